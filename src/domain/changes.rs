@@ -1,0 +1,158 @@
+//! What a decision changes, and the sum of what a batch changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Job, Reservation, ReservationId, State, StockKey, Timestamp, Via};
+
+/// The sum of the changes of a batch: what the store writes in one transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// New and changed reservations.
+    pub reservations: BTreeMap<ReservationId, ReservationChange>,
+    /// Rows of stock to make, with nothing in them, if they do not exist.
+    pub new_stock: BTreeSet<StockKey>,
+    /// What to add to which row of stock, applied after [`Changes::new_stock`].
+    pub stock: BTreeMap<StockKey, StockDelta>,
+    /// What became of expiry jobs.
+    pub ledger: Vec<LedgerEntry>,
+    /// One event for each change of state, in the order of the decisions (P9).
+    pub events: Vec<Event>,
+}
+
+/// One reservation's change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservationChange {
+    /// What must still be so in the database; `None` for a new row.
+    pub guard: Option<Guard>,
+    /// The row as it shall be.
+    pub reservation: Reservation,
+}
+
+/// What an update demands of the row it changes, although the row is locked: in its statement
+/// stand this state, this deadline, and that a hold is expired only when due and otherwise
+/// changed only when not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// The state that was decided on.
+    pub state: State,
+    /// The deadline that was decided on.
+    pub expires_at: Timestamp,
+}
+
+/// What to add to a row of stock, in units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StockDelta {
+    /// To what is on hand.
+    pub on_hand: i64,
+    /// To what is held.
+    pub held: i64,
+}
+
+/// What became of an expiry job, for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerEntry {
+    /// Which job.
+    pub job: Job,
+    /// `expired`, `paid`, `cancelled` or `stale`.
+    pub outcome: &'static str,
+    /// By which path it came.
+    pub via: Via,
+    /// When it was decided.
+    pub at: Timestamp,
+}
+
+/// Something that happened. The store numbers events without gaps, in commit order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What kind of thing.
+    pub kind: EventKind,
+    /// To which reservation; `None` for stock operations.
+    pub reservation_id: Option<ReservationId>,
+    /// When.
+    pub at: Timestamp,
+    /// Particulars, an object; which members it has depends on the kind.
+    pub data: serde_json::Value,
+}
+
+/// The kinds of event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EventKind {
+    /// A reservation was made.
+    Created,
+    /// Its deadline moved.
+    Extended,
+    /// It was paid.
+    Paid,
+    /// It was cancelled.
+    Cancelled,
+    /// It expired.
+    Expired,
+    /// A payment was named for a reservation that could not be sold; there may be money to
+    /// return. At most one for each reservation and payment reference.
+    PaymentRefused,
+    /// What is on hand was set.
+    StockSet,
+    /// What is on hand was changed.
+    StockAdjusted,
+}
+
+impl EventKind {
+    /// All kinds.
+    pub const ALL: [Self; 8] = [
+        Self::Created,
+        Self::Extended,
+        Self::Paid,
+        Self::Cancelled,
+        Self::Expired,
+        Self::PaymentRefused,
+        Self::StockSet,
+        Self::StockAdjusted,
+    ];
+
+    /// The word for it in the API and the database.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Extended => "extended",
+            Self::Paid => "paid",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+            Self::PaymentRefused => "payment-refused",
+            Self::StockSet => "stock-set",
+            Self::StockAdjusted => "stock-adjusted",
+        }
+    }
+
+    /// The kind that `word` names.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+impl Changes {
+    /// Nothing at all?
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Puts `next`, which was decided after all that is in here, on top. A reservation that
+    /// changed twice keeps its first guard and its last row; stock deltas add up.
+    pub fn add(&mut self, next: Self) {
+        for (id, change) in next.reservations {
+            match self.reservations.get_mut(&id) {
+                Some(earlier) => earlier.reservation = change.reservation,
+                None => {
+                    self.reservations.insert(id, change);
+                }
+            }
+        }
+        self.new_stock.extend(next.new_stock);
+        for (key, delta) in next.stock {
+            let sum = self.stock.entry(key).or_default();
+            sum.on_hand += delta.on_hand;
+            sum.held += delta.held;
+        }
+        self.ledger.extend(next.ledger);
+        self.events.extend(next.events);
+    }
+}

@@ -1,0 +1,538 @@
+//! The state machine: one total function over the state of a reservation and a command.
+//!
+//! ```text
+//!                  extend (alive)
+//!                    ┌──────┐
+//!                    ▼      │
+//!   reserve ──────▶ held ───┘
+//!                    │
+//!        ┌───────────┼───────────────┐
+//!        │ check out │ cancel        │ expire
+//!        │ (alive)   │ (alive)       │ (due)
+//!        ▼           ▼               ▼
+//!      paid      cancelled        expired
+//!        ▲                           │
+//!        └───────────────────────────┘
+//!            check out, on_expired = reacquire: the stock is taken anew
+//! ```
+//!
+//! *Alive* is now < deadline, *due* is now >= deadline. What the picture does not show is refused
+//! or, for a repeat of what was already done, answered as the first time.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{
+    Changes, Command, Deadline, Decision, Event, EventKind, Guard, Job, JobOutcome, Lacking,
+    LedgerEntry, Line, MAX_ON_HAND, OnExpired, Outcome, PaymentReference, Reason, Refusal,
+    Reservation, ReservationChange, ReservationId, Reserve, Shortage, Snapshot, State, Stock,
+    StockDelta, StockKey, Timestamp, Via,
+};
+
+/// The shortest hold, in milliseconds.
+const MIN_HOLD_MS: i64 = 1_000;
+
+/// What the operator of the service has set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The longest time from creation to deadline, extensions included, in seconds.
+    pub max_hold_seconds: i64,
+}
+
+/// Decides one command on what `snapshot` shows at `now`. Nothing is changed here: what shall
+/// change is part of the decision.
+pub fn decide(rules: Rules, snapshot: &Snapshot, command: &Command, now: Timestamp) -> Decision {
+    match command {
+        Command::Reserve(reserve) => decide_reserve(rules, snapshot, reserve, now),
+        Command::Extend { id, until } => match find(snapshot, *id) {
+            Ok(held) => decide_extend(rules, held, *until, now),
+            Err(refusal) => refuse(refusal),
+        },
+        Command::CheckOut {
+            id,
+            payment_reference,
+            on_expired,
+        } => match find(snapshot, *id) {
+            Ok(held) => decide_check_out(snapshot, held, payment_reference, *on_expired, now),
+            Err(refusal) => refuse(refusal),
+        },
+        Command::Cancel { id, reason } => match find(snapshot, *id) {
+            Ok(held) => decide_cancel(held, reason.as_ref(), now),
+            Err(refusal) => refuse(refusal),
+        },
+        Command::Expire { job, via } => decide_expire(snapshot, *job, *via, now),
+        Command::SetStock { key, on_hand } => {
+            let stock = row(snapshot, key, now);
+            let data = json!({ "on_hand": on_hand });
+            decide_stock(stock, Some(*on_hand), EventKind::StockSet, data, now)
+        }
+        Command::AdjustStock { key, delta, reason } => {
+            let stock = row(snapshot, key, now);
+            let wanted = stock.on_hand.checked_add(*delta);
+            let data = json!({ "delta": delta, "reason": reason });
+            decide_stock(stock, wanted, EventKind::StockAdjusted, data, now)
+        }
+    }
+}
+
+fn decide_reserve(
+    rules: Rules,
+    snapshot: &Snapshot,
+    reserve: &Reserve,
+    now: Timestamp,
+) -> Decision {
+    let earliest = now.saturating_add_millis(MIN_HOLD_MS);
+    let asked = reserve.until.counted_from(now);
+    let expires_at = match deadline(rules, asked, earliest, now, now) {
+        Ok(expires_at) => expires_at,
+        Err(refusal) => return refuse(refusal),
+    };
+    if let Err(blocked) = take(snapshot, reserve.units(), now) {
+        return blocked.into();
+    }
+    let reservation = Reservation {
+        id: ReservationId::new(now, reserve.entropy),
+        state: State::Held,
+        lines: reserve.lines.clone(),
+        expires_at,
+        attempt_at: expires_at,
+        hold_seconds: expires_at.millis_since(now) / 1_000,
+        created_at: now,
+        updated_at: now,
+        closed_at: None,
+        extensions: 0,
+        customer_id: reserve.customer_id.clone(),
+        reference: reserve.reference.clone(),
+        payment_reference: None,
+        reacquired: false,
+        metadata: reserve.metadata.clone(),
+    };
+    let data = json!({
+        "lines": lines(&reservation.lines),
+        "expires_at": expires_at,
+        "customer_id": reservation.customer_id,
+        "reference": reservation.reference,
+    });
+    change(
+        None,
+        reservation,
+        StockDelta {
+            on_hand: 0,
+            held: 1,
+        },
+        EventKind::Created,
+        data,
+    )
+}
+
+fn decide_extend(rules: Rules, held: &Reservation, until: Deadline, now: Timestamp) -> Decision {
+    if let Some(refusal) = not_alive(held, now) {
+        return refuse(refusal);
+    }
+    let earliest = held.expires_at.saturating_add_millis(1);
+    let asked = until.counted_from(held.expires_at);
+    let expires_at = match deadline(rules, asked, earliest, held.created_at, now) {
+        Ok(expires_at) => expires_at,
+        Err(refusal) => return refuse(refusal),
+    };
+    let extended = Reservation {
+        expires_at,
+        attempt_at: expires_at,
+        updated_at: now,
+        extensions: held.extensions + 1,
+        ..held.clone()
+    };
+    let data = json!({ "from": held.expires_at, "expires_at": expires_at });
+    change(
+        Some(held),
+        extended,
+        StockDelta::default(),
+        EventKind::Extended,
+        data,
+    )
+}
+
+fn decide_check_out(
+    snapshot: &Snapshot,
+    held: &Reservation,
+    payment: &Option<PaymentReference>,
+    on_expired: OnExpired,
+    now: Timestamp,
+) -> Decision {
+    if held.state == State::Paid && held.payment_reference == *payment {
+        return unchanged(held);
+    }
+    if held.state_at(now) == State::Expired && on_expired == OnExpired::Reacquire {
+        if held.is_due(now) {
+            return Decision::SetAside(Lacking::Release(held.id));
+        }
+        return match take(snapshot, held.units(), now) {
+            Ok(()) => pay(held, payment, true, now),
+            Err(Blocked::Refused(refusal)) => refuse_payment(snapshot, held, payment, refusal, now),
+            Err(blocked) => blocked.into(),
+        };
+    }
+    match not_alive(held, now) {
+        None => pay(held, payment, false, now),
+        Some(refusal) => refuse_payment(snapshot, held, payment, refusal, now),
+    }
+}
+
+fn pay(
+    held: &Reservation,
+    payment: &Option<PaymentReference>,
+    reacquired: bool,
+    now: Timestamp,
+) -> Decision {
+    let paid = Reservation {
+        state: State::Paid,
+        updated_at: now,
+        closed_at: held.closed_at.or(Some(now)),
+        payment_reference: payment.clone(),
+        reacquired,
+        ..held.clone()
+    };
+    // What was held leaves both counts; what is taken anew was not held any more.
+    let delta = StockDelta {
+        on_hand: -1,
+        held: if reacquired { 0 } else { -1 },
+    };
+    let data = json!({
+        "lines": lines(&paid.lines),
+        "payment_reference": payment,
+        "reacquired": reacquired,
+    });
+    change(Some(held), paid, delta, EventKind::Paid, data)
+}
+
+/// Refuses a checkout. If it named a payment, that is recorded once, because the money may have
+/// been taken.
+fn refuse_payment(
+    snapshot: &Snapshot,
+    held: &Reservation,
+    payment: &Option<PaymentReference>,
+    refusal: Refusal,
+    now: Timestamp,
+) -> Decision {
+    let mut changes = Changes::default();
+    if let Some(payment) = payment
+        && !snapshot
+            .refused_payments
+            .contains(&(held.id, payment.clone()))
+    {
+        changes.events.push(Event {
+            kind: EventKind::PaymentRefused,
+            reservation_id: Some(held.id),
+            at: now,
+            data: json!({
+                "payment_reference": payment,
+                "state": held.state_at(now).as_str(),
+            }),
+        });
+    }
+    Decision::Done {
+        outcome: Outcome::Refused(refusal),
+        changes,
+    }
+}
+
+fn decide_cancel(held: &Reservation, reason: Option<&Reason>, now: Timestamp) -> Decision {
+    if held.state == State::Cancelled {
+        return unchanged(held);
+    }
+    if let Some(refusal) = not_alive(held, now) {
+        return refuse(refusal);
+    }
+    let data = json!({ "lines": lines(&held.lines), "reason": reason });
+    release(held, State::Cancelled, EventKind::Cancelled, data, now)
+}
+
+fn decide_expire(snapshot: &Snapshot, job: Job, via: Via, now: Timestamp) -> Decision {
+    let Some(held) = snapshot.reservations.get(&job.reservation) else {
+        return Decision::job(JobOutcome::Unknown, Changes::default());
+    };
+    if held.state != State::Held && snapshot.ledger.contains(&job.id()) {
+        return Decision::job(JobOutcome::Duplicate, Changes::default());
+    }
+    let (outcome, mut changes) = match held.state {
+        _ if held.expires_at != job.deadline => (JobOutcome::Stale, Changes::default()),
+        State::Paid => (JobOutcome::Paid, Changes::default()),
+        State::Cancelled => (JobOutcome::Cancelled, Changes::default()),
+        State::Expired => return Decision::job(JobOutcome::AlreadyExpired, Changes::default()),
+        State::Held if now < held.expires_at => {
+            let deadline = held.expires_at;
+            return Decision::job(JobOutcome::NotDue { deadline }, Changes::default());
+        }
+        State::Held => {
+            let data = json!({
+                "lines": lines(&held.lines),
+                "lateness_ms": now.millis_since(held.expires_at),
+                "via": via.as_str(),
+            });
+            match release(held, State::Expired, EventKind::Expired, data, now) {
+                Decision::Done { changes, .. } => (JobOutcome::Expired, changes),
+                set_aside => return set_aside,
+            }
+        }
+    };
+    if !snapshot.ledger.contains(&job.id()) {
+        changes.ledger.push(LedgerEntry {
+            job,
+            outcome: outcome.as_str(),
+            via,
+            at: now,
+        });
+    }
+    Decision::job(outcome, changes)
+}
+
+/// Leaves `held` and gives the units back to where they came from.
+fn release(
+    held: &Reservation,
+    state: State,
+    kind: EventKind,
+    data: Value,
+    now: Timestamp,
+) -> Decision {
+    let released = Reservation {
+        state,
+        updated_at: now,
+        closed_at: Some(now),
+        ..held.clone()
+    };
+    change(
+        Some(held),
+        released,
+        StockDelta {
+            on_hand: 0,
+            held: -1,
+        },
+        kind,
+        data,
+    )
+}
+
+fn decide_stock(
+    stock: Stock,
+    on_hand: Option<i64>,
+    kind: EventKind,
+    mut data: Value,
+    now: Timestamp,
+) -> Decision {
+    let Some(on_hand) = on_hand.filter(|on_hand| *on_hand <= MAX_ON_HAND) else {
+        return refuse(Refusal::StockAboveMaximum { stock });
+    };
+    if on_hand < stock.held {
+        let wanted = on_hand;
+        return refuse(Refusal::StockBelowHeld { stock, wanted });
+    }
+    data["sku"] = json!(stock.key.sku);
+    data["location"] = json!(stock.key.location);
+    data["from"] = json!(stock.on_hand);
+    data["on_hand"] = json!(on_hand);
+    let delta = StockDelta {
+        on_hand: on_hand - stock.on_hand,
+        held: 0,
+    };
+    let changes = Changes {
+        new_stock: [stock.key.clone()].into(),
+        stock: [(stock.key.clone(), delta)].into(),
+        events: vec![Event {
+            kind,
+            reservation_id: None,
+            at: now,
+            data,
+        }],
+        ..Changes::default()
+    };
+    let outcome = Outcome::Stock(Stock {
+        on_hand,
+        updated_at: now,
+        ..stock
+    });
+    Decision::Done { outcome, changes }
+}
+
+/// The deadline `asked` for, if it is one, not before `earliest` and not beyond the longest hold.
+fn deadline(
+    rules: Rules,
+    asked: Option<Timestamp>,
+    earliest: Timestamp,
+    created_at: Timestamp,
+    now: Timestamp,
+) -> Result<Timestamp, Refusal> {
+    let latest = latest(rules, created_at);
+    asked
+        .filter(|asked| (earliest..=latest).contains(asked))
+        .ok_or(Refusal::HoldLimit {
+            now,
+            earliest,
+            latest,
+        })
+}
+
+/// The last deadline that a reservation made at `created_at` may ever have. It stays below
+/// [`Timestamp::MAX`], which means "never".
+fn latest(rules: Rules, created_at: Timestamp) -> Timestamp {
+    created_at
+        .checked_add_seconds(rules.max_hold_seconds)
+        .unwrap_or(Timestamp::MAX)
+        .min(Timestamp::MAX.saturating_add_millis(-1))
+}
+
+/// Why a reservation cannot be extended, sold or cancelled any more, if it cannot.
+fn not_alive(held: &Reservation, now: Timestamp) -> Option<Refusal> {
+    if held.is_due(now) || held.state == State::Expired {
+        return Some(Refusal::Expired {
+            id: held.id,
+            expires_at: held.expires_at,
+        });
+    }
+    (held.state != State::Held).then(|| Refusal::NotHeld {
+        id: held.id,
+        state: held.state,
+        payment_reference: held.payment_reference.clone(),
+    })
+}
+
+/// Why units cannot be taken.
+enum Blocked {
+    Refused(Refusal),
+    Lacking(Lacking),
+}
+
+impl From<Blocked> for Decision {
+    fn from(blocked: Blocked) -> Self {
+        match blocked {
+            Blocked::Refused(refusal) => refuse(refusal),
+            Blocked::Lacking(lacking) => Decision::SetAside(lacking),
+        }
+    }
+}
+
+/// Are these units there to be taken? They are refused only if they are not there even when the
+/// due ones are counted in; if only those are in the way, they are released first (P11).
+fn take(
+    snapshot: &Snapshot,
+    units: BTreeMap<StockKey, i64>,
+    now: Timestamp,
+) -> Result<(), Blocked> {
+    let mut short = Vec::new();
+    let mut lacking = BTreeMap::new();
+    for (key, wanted) in units {
+        let stock = row(snapshot, &key, now);
+        if stock.available() < wanted {
+            let available = stock.available().max(0);
+            short.push(Shortage {
+                key,
+                wanted,
+                available,
+            });
+        } else if stock.free() < wanted {
+            lacking.insert(key, wanted - stock.free());
+        }
+    }
+    if !short.is_empty() {
+        Err(Blocked::Refused(Refusal::InsufficientStock { short }))
+    } else if !lacking.is_empty() {
+        Err(Blocked::Lacking(Lacking::Units(lacking)))
+    } else {
+        Ok(())
+    }
+}
+
+fn find(snapshot: &Snapshot, id: ReservationId) -> Result<&Reservation, Refusal> {
+    snapshot
+        .reservations
+        .get(&id)
+        .ok_or(Refusal::NotFound { id })
+}
+
+fn row(snapshot: &Snapshot, key: &StockKey, now: Timestamp) -> Stock {
+    snapshot
+        .stock
+        .get(key)
+        .cloned()
+        .unwrap_or_else(|| Stock::none(key.clone(), now))
+}
+
+fn lines(lines: &[Line]) -> Value {
+    json!(lines)
+}
+
+fn refuse(refusal: Refusal) -> Decision {
+    Decision::Done {
+        outcome: Outcome::Refused(refusal),
+        changes: Changes::default(),
+    }
+}
+
+fn unchanged(reservation: &Reservation) -> Decision {
+    Decision::Done {
+        outcome: Outcome::Reservation {
+            reservation: Box::new(reservation.clone()),
+            created: false,
+        },
+        changes: Changes::default(),
+    }
+}
+
+/// Stores `after`, adds `per_unit` of each of its units to the stock, and says so in one event.
+fn change(
+    before: Option<&Reservation>,
+    after: Reservation,
+    per_unit: StockDelta,
+    kind: EventKind,
+    data: Value,
+) -> Decision {
+    let stock = if per_unit == StockDelta::default() {
+        Default::default()
+    } else {
+        after
+            .units()
+            .into_iter()
+            .map(|(key, units)| {
+                let delta = StockDelta {
+                    on_hand: per_unit.on_hand * units,
+                    held: per_unit.held * units,
+                };
+                (key, delta)
+            })
+            .collect()
+    };
+    let guard = before.map(|before| Guard {
+        state: before.state,
+        expires_at: before.expires_at,
+    });
+    let event = Event {
+        kind,
+        reservation_id: Some(after.id),
+        at: after.updated_at,
+        data,
+    };
+    let outcome = Outcome::Reservation {
+        reservation: Box::new(after.clone()),
+        created: before.is_none(),
+    };
+    let row = ReservationChange {
+        guard,
+        reservation: after,
+    };
+    let changes = Changes {
+        reservations: [(row.reservation.id, row)].into(),
+        stock,
+        events: vec![event],
+        ..Changes::default()
+    };
+    Decision::Done { outcome, changes }
+}
+
+impl Decision {
+    fn job(outcome: JobOutcome, changes: Changes) -> Self {
+        Self::Done {
+            outcome: Outcome::Job(outcome),
+            changes,
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Names of reservations and of expiry jobs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use uuid::Uuid;
+
+use super::Timestamp;
+
+/// The name of a reservation: a UUIDv7 in the database, a TypeID outside (`rsv_` and 26
+/// characters of Crockford's base32).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReservationId(Uuid);
+
+/// The text is not the name of any reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not a reservation id, such as rsv_01jdz3x9k2e5qs8v4m7n6p0r1t")]
+pub struct IdFault;
+
+const PREFIX: &str = "rsv_";
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+/// 26 characters of five bits carry the 128 bits of a UUID, with two to spare.
+const ENCODED_LENGTH: usize = 26;
+
+impl ReservationId {
+    /// A new name. `now` is the instant of creation, so that names sort by age; `entropy` is
+    /// random, so that nobody guesses the next one.
+    pub fn new(now: Timestamp, entropy: [u8; 10]) -> Self {
+        let millis = u64::try_from(now.as_millis()).unwrap_or_default();
+        Self(uuid::Builder::from_unix_timestamp_millis(millis, &entropy).into_uuid())
+    }
+
+    /// The name that the database holds as `uuid`.
+    pub const fn from_uuid(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
+
+    /// The name as the database holds it.
+    pub const fn as_uuid(self) -> Uuid {
+        self.0
+    }
+}
+
+impl fmt::Display for ReservationId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.0.as_u128();
+        out.write_str(PREFIX)?;
+        for place in (0..ENCODED_LENGTH).rev() {
+            let five_bits = (bits >> (5 * place)) & 31;
+            let letter = ALPHABET[five_bits as usize];
+            fmt::Write::write_char(out, char::from(letter))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ReservationId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+impl FromStr for ReservationId {
+    type Err = IdFault;
+
+    fn from_str(text: &str) -> Result<Self, IdFault> {
+        let encoded = text.strip_prefix(PREFIX).ok_or(IdFault)?;
+        // The first character carries three bits; a larger one would not fit into 128.
+        if encoded.len() != ENCODED_LENGTH || encoded.as_bytes()[0] > b'7' {
+            return Err(IdFault);
+        }
+        encoded
+            .bytes()
+            .try_fold(0_u128, |bits, letter| {
+                let five_bits = ALPHABET.iter().position(|known| *known == letter)?;
+                Some(bits << 5 | five_bits as u128)
+            })
+            .map(|bits| Self(Uuid::from_u128(bits)))
+            .ok_or(IdFault)
+    }
+}
+
+impl serde::Serialize for ReservationId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for ReservationId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// An expiry job: "this reservation is due at this deadline".
+///
+/// The deadline is the reservation's generation: a job for a moved deadline is stale and changes
+/// nothing (P4), and since a retry sends the same job, it can never compute a new one (P6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Job {
+    /// Whose hold ends.
+    pub reservation: ReservationId,
+    /// The deadline that the sender of the job knew.
+    pub deadline: Timestamp,
+}
+
+/// The name of a job, `expire:<reservation id>:<deadline in epoch ms>`.
+pub type JobId = String;
+
+impl Job {
+    /// The job's name, the same for every copy of it.
+    pub fn id(&self) -> JobId {
+        format!("expire:{}:{}", self.reservation, self.deadline.as_millis())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Vectors of the TypeID specification 0.3.
+    #[test]
+    fn ids_are_type_ids() {
+        let known = [
+            (
+                "00000000-0000-0000-0000-000000000000",
+                "rsv_00000000000000000000000000",
+            ),
+            (
+                "0110c853-1d09-52d8-d73e-1194e95b5f19",
+                "rsv_0123456789abcdefghjkmnpqrs",
+            ),
+            (
+                "01890a5d-ac96-774b-bcce-b302099a8057",
+                "rsv_01h455vb4pex5vsknk084sn02q",
+            ),
+            (
+                "ffffffff-ffff-ffff-ffff-ffffffffffff",
+                "rsv_7zzzzzzzzzzzzzzzzzzzzzzzzz",
+            ),
+        ];
+        for (uuid, text) in known {
+            let id = ReservationId::from_uuid(uuid.parse().unwrap());
+            assert_eq!(id.to_string(), text);
+            assert_eq!(text.parse(), Ok(id));
+        }
+    }
+
+    #[test]
+    fn what_is_no_id_is_refused() {
+        for text in [
+            "",
+            "rsv_",
+            "01h455vb4pex5vsknk084sn02q",
+            "rsv_01h455vb4pex5vsknk084sn02",
+            "rsv_01h455vb4pex5vsknk084sn02qq",
+            "rsv_81h455vb4pex5vsknk084sn02q",
+            "rsv_01H455VB4PEX5VSKNK084SN02Q",
+            "rsv_01h455vb4pex5vsknk084sn02u",
+            "rsv_01h455vb4pex5vsknk084sn0é",
+        ] {
+            assert_eq!(text.parse::<ReservationId>(), Err(IdFault), "{text}");
+        }
+    }
+
+    #[test]
+    fn ids_sort_by_age_and_are_version_7() {
+        let at = |millis| Timestamp::from_millis(millis).unwrap();
+        let early = ReservationId::new(at(1_000), [255; 10]);
+        let late = ReservationId::new(at(1_001), [0; 10]);
+        assert!(early < late);
+        assert!(early.to_string() < late.to_string());
+        assert_eq!(early.as_uuid().get_version_num(), 7);
+    }
+
+    #[test]
+    fn a_job_is_named_by_reservation_and_deadline() {
+        let job = Job {
+            reservation: "rsv_01h455vb4pex5vsknk084sn02q".parse().unwrap(),
+            deadline: Timestamp::from_millis(1_796_126_400_250).unwrap(),
+        };
+        assert_eq!(
+            job.id(),
+            "expire:rsv_01h455vb4pex5vsknk084sn02q:1796126400250"
+        );
+    }
+}

@@ -1,0 +1,27 @@
+//! The rules of holding stock: pure, without I/O, clock or randomness.
+//!
+//! Start at [`decide`], the one function through which every change of a reservation or of stock
+//! goes. Everything else here is the vocabulary it speaks.
+
+mod changes;
+mod command;
+mod decide;
+mod id;
+mod reservation;
+mod snapshot;
+mod stock;
+mod text;
+mod timestamp;
+
+pub use changes::{Changes, Event, EventKind, Guard, LedgerEntry, ReservationChange, StockDelta};
+pub use command::{
+    Command, Deadline, Decision, JobOutcome, Lacking, OnExpired, Outcome, Refusal, Reserve,
+    Shortage, Via,
+};
+pub use decide::{Rules, decide};
+pub use id::{Job, JobId, ReservationId};
+pub use reservation::{Line, MAX_LINES, MAX_QUANTITY, Metadata, Reservation, State};
+pub use snapshot::Snapshot;
+pub use stock::{MAX_ON_HAND, Stock, StockKey};
+pub use text::{CustomerId, Location, PaymentReference, Reason, Reference, Sku, Text, TextFault};
+pub use timestamp::{Timestamp, TimestampFault};

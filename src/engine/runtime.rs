@@ -1,0 +1,63 @@
+//! What the engine and the workers are handed instead of reaching for it: tasks, timers, a
+//! stopwatch and randomness. A simulation hands in its own and runs them step by step.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+/// A future that can be handed around.
+pub type Task<T = ()> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The world outside the engine, except for the store.
+pub trait Runtime: Send + Sync + 'static {
+    /// Runs a task beside the others.
+    fn spawn(&self, task: Task);
+    /// Resolves after `duration`.
+    fn sleep(&self, duration: Duration) -> Task;
+    /// Time since some fixed moment. It never goes back, and no deadline is ever judged by it.
+    fn elapsed(&self) -> Duration;
+    /// Fills `bytes` with randomness that nobody can guess.
+    fn fill_random(&self, bytes: &mut [u8]);
+}
+
+/// The runtime of a real process: tokio's tasks and timers, the system's randomness.
+#[derive(Debug)]
+pub struct TokioRuntime {
+    started: Instant,
+}
+
+impl TokioRuntime {
+    /// A runtime whose stopwatch starts now.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one stopwatch of the process; deadlines are judged by the store's clock"
+    )]
+    pub fn start() -> Self {
+        Self {
+            started: Instant::now(),
+        }
+    }
+}
+
+impl Runtime for TokioRuntime {
+    fn spawn(&self, task: Task) {
+        tokio::spawn(task);
+    }
+
+    fn sleep(&self, duration: Duration) -> Task {
+        Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        // The system's generator fails only before it is seeded at boot. Then the process must
+        // not hand out names that can be guessed, and cannot go on.
+        if let Err(error) = getrandom::fill(bytes) {
+            tracing::error!(%error, "the system has no randomness");
+            std::process::abort();
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What is counted and measured, by the names under which Prometheus reads it.
+//!
+//! All names start with `holdfast_`, units come last. A metric is described where it is
+//! registered; nothing is measured that is not registered here.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// By which lane.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct LaneLabel {
+    /// `sales-0`, `sales-1`, `release`.
+    pub lane: String,
+}
+
+/// By which path a hold expired.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ViaLabel {
+    /// A word of [`crate::domain::Via`].
+    pub via: &'static str,
+}
+
+/// What came of a command.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OutcomeLabel {
+    /// The command's name, such as `reserve`.
+    pub command: &'static str,
+    /// What came of it, such as `created` or `insufficient-stock`.
+    pub outcome: &'static str,
+}
+
+/// A request that was answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RequestLabel {
+    /// The HTTP method.
+    pub method: String,
+    /// The route's pattern, never the path itself.
+    pub route: String,
+    /// The HTTP status.
+    pub status: u16,
+}
+
+/// Every metric of the process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Requests answered.
+    pub requests: Family<RequestLabel, Counter>,
+    /// From the first byte of a request to its answer.
+    pub request_seconds: Histogram,
+    /// What came of commands.
+    pub outcomes: Family<OutcomeLabel, Counter>,
+    /// Release instant minus deadline.
+    pub lateness_seconds: Family<ViaLabel, Histogram>,
+    /// Commands waiting in a lane.
+    pub lane_depth: Family<LaneLabel, Gauge>,
+    /// Commands decided in one transaction.
+    pub batch_size: Family<LaneLabel, Histogram>,
+    /// How long one transaction took.
+    pub batch_seconds: Family<LaneLabel, Histogram>,
+    /// Transactions that were run again because another one was in the way.
+    pub contended: Family<LaneLabel, Counter>,
+    /// Holds that are due and cannot be released; they are tried again later.
+    pub stuck_holds: Counter,
+}
+
+impl Metrics {
+    /// Registers every metric, all at zero.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("holdfast");
+        let metrics = Self {
+            requests: Family::default(),
+            request_seconds: milliseconds_to_seconds(),
+            outcomes: Family::default(),
+            lateness_seconds: Family::new_with_constructor(milliseconds_to_minutes),
+            lane_depth: Family::default(),
+            batch_size: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(1.0, 2.0, 12))
+            }),
+            batch_seconds: Family::new_with_constructor(milliseconds_to_seconds),
+            contended: Family::default(),
+            stuck_holds: Counter::default(),
+            registry: Registry::default(),
+        };
+        registry.register("requests", "Requests answered", metrics.requests.clone());
+        registry.register(
+            "request_duration_seconds",
+            "From the first byte of a request to its answer",
+            metrics.request_seconds.clone(),
+        );
+        registry.register(
+            "outcomes",
+            "Commands decided, by what came of them",
+            metrics.outcomes.clone(),
+        );
+        registry.register(
+            "lateness_seconds",
+            "Release instant minus deadline, by the path that released",
+            metrics.lateness_seconds.clone(),
+        );
+        registry.register(
+            "lane_depth",
+            "Commands waiting in a lane",
+            metrics.lane_depth.clone(),
+        );
+        registry.register(
+            "batch_size",
+            "Commands decided in one transaction",
+            metrics.batch_size.clone(),
+        );
+        registry.register(
+            "batch_duration_seconds",
+            "How long one transaction took",
+            metrics.batch_seconds.clone(),
+        );
+        registry.register(
+            "contended_batches",
+            "Transactions run again because another one was in the way",
+            metrics.contended.clone(),
+        );
+        registry.register(
+            "stuck_holds",
+            "Due holds that could not be released and are tried again later",
+            metrics.stuck_holds.clone(),
+        );
+        Self {
+            registry,
+            ..metrics
+        }
+    }
+
+    /// The text that Prometheus reads (OpenMetrics 1.0).
+    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Half a millisecond to about 16 s.
+fn milliseconds_to_seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_5, 2.0, 16))
+}
+
+/// A millisecond to about 9 minutes.
+fn milliseconds_to_minutes() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 20))
+}
