@@ -5,3 +5,4 @@ pub mod domain;
 pub mod engine;
 pub mod metrics;
 pub mod store;
+pub mod worker;

@@ -18,7 +18,7 @@ pub use command::{
     Command, Deadline, Decision, JobOutcome, Lacking, OnExpired, Outcome, Refusal, Reserve,
     Shortage, Via,
 };
-pub use decide::{Rules, decide};
+pub use decide::{Rules, decide, insufficient};
 pub use id::{Job, JobId, ReservationId};
 pub use reservation::{Line, MAX_LINES, MAX_QUANTITY, Metadata, Reservation, State};
 pub use snapshot::Snapshot;
