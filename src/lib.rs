@@ -3,6 +3,7 @@
 
 pub mod domain;
 pub mod engine;
+pub mod lab;
 pub mod metrics;
 pub mod store;
 pub mod worker;
