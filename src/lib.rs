@@ -4,4 +4,5 @@
 pub mod domain;
 pub mod engine;
 pub mod metrics;
+pub mod settings;
 pub mod store;
