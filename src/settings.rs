@@ -273,8 +273,7 @@ fn without_secrets(url: &str) -> String {
     let (user, place) = rest
         .rsplit_once('@')
         .map_or((None, rest), |(account, place)| {
-            let user = account.split_once(':').map_or(account, |(user, _)| user);
-            (Some(user), place)
+            (account.split([':', '/', '?']).next(), place)
         });
     let account = user.map(|user| format!("{user}@")).unwrap_or_default();
     let place = place.split(['?', '#']).next().unwrap_or_default();

@@ -124,6 +124,7 @@ fn a_password_is_never_shown() {
             "postgres://db/shop?user=shop&password=secret",
             "postgres://db/shop",
         ),
+        ("postgres://db/shop?password=secret@", "postgres://db@"),
         ("postgres://db/shop", "postgres://db/shop"),
     ] {
         let settings = serve(&["--database-url", url]).unwrap();
