@@ -5,5 +5,6 @@ pub mod domain;
 pub mod engine;
 pub mod lab;
 pub mod metrics;
+pub mod settings;
 pub mod store;
 pub mod worker;

@@ -54,7 +54,9 @@ pub fn decide(rules: Rules, snapshot: &Snapshot, command: &Command, now: Timesta
             payment_reference,
             on_expired,
         } => match find(snapshot, *id) {
-            Ok(held) => decide_check_out(snapshot, held, payment_reference, *on_expired, now),
+            Ok(held) => {
+                decide_check_out(snapshot, held, payment_reference.as_ref(), *on_expired, now)
+            }
             Err(refusal) => refuse(refusal),
         },
         Command::Cancel { id, reason } => match find(snapshot, *id) {
@@ -162,11 +164,11 @@ fn decide_extend(rules: Rules, held: &Reservation, until: Deadline, now: Timesta
 fn decide_check_out(
     snapshot: &Snapshot,
     held: &Reservation,
-    payment: &Option<PaymentReference>,
+    payment: Option<&PaymentReference>,
     on_expired: OnExpired,
     now: Timestamp,
 ) -> Decision {
-    if held.state == State::Paid && held.payment_reference == *payment {
+    if held.state == State::Paid && held.payment_reference.as_ref() == payment {
         return unchanged(held);
     }
     if held.state_at(now) == State::Expired && on_expired == OnExpired::Reacquire {
@@ -190,7 +192,7 @@ fn decide_check_out(
 
 fn pay(
     held: &Reservation,
-    payment: &Option<PaymentReference>,
+    payment: Option<&PaymentReference>,
     reacquired: bool,
     now: Timestamp,
 ) -> Decision {
@@ -198,7 +200,7 @@ fn pay(
         state: State::Paid,
         updated_at: now,
         closed_at: held.closed_at.or(Some(now)),
-        payment_reference: payment.clone(),
+        payment_reference: payment.cloned(),
         reacquired,
         ..held.clone()
     };
@@ -220,7 +222,7 @@ fn pay(
 fn refuse_payment(
     snapshot: &Snapshot,
     held: &Reservation,
-    payment: &Option<PaymentReference>,
+    payment: Option<&PaymentReference>,
     refusal: Refusal,
     now: Timestamp,
 ) -> Decision {
@@ -281,7 +283,7 @@ fn decide_expire(snapshot: &Snapshot, job: Job, via: Via, now: Timestamp) -> Dec
             });
             match release(held, State::Expired, EventKind::Expired, data, now) {
                 Decision::Done { changes, .. } => (JobOutcome::Expired, changes),
-                set_aside => return set_aside,
+                set_aside @ Decision::SetAside(_) => return set_aside,
             }
         }
     };
@@ -482,7 +484,7 @@ fn change(
     data: Value,
 ) -> Decision {
     let stock = if per_unit == StockDelta::default() {
-        Default::default()
+        BTreeMap::new()
     } else {
         after
             .units()

@@ -1,6 +1,6 @@
 //! The rules of holding stock: pure, without I/O, clock or randomness.
 //!
-//! Start at [`decide`], the one function through which every change of a reservation or of stock
+//! Start at [`decide()`], the one function through which every change of a reservation or of stock
 //! goes. Everything else here is the vocabulary it speaks.
 
 mod changes;
