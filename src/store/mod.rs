@@ -8,6 +8,10 @@
 //! keys, reservations by id, the ledger, stock by (location, sku), fresh rows, and last the event
 //! head, one row that numbers events without gaps.
 
+mod clock;
+pub mod memory;
+pub mod sqlite;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;

@@ -1,0 +1,441 @@
+//! What a batch writes: for each table one statement, which is handed all its rows as one JSON
+//! array and must change just as many.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use sqlx::SqliteConnection;
+
+use super::error::store_error;
+use super::row;
+use crate::domain::{Changes, Reservation, State, StockKey, Timestamp};
+use crate::store::{RecordedAnswer, StoreError};
+
+/// Writes changed reservations, each under its guard, with their open lines and the ledger.
+pub(super) async fn transitions(
+    connection: &mut SqliteConnection,
+    changes: &Changes,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let mut changed = Vec::new();
+    let mut moved = Vec::new();
+    let mut closed = Vec::new();
+    for change in changes.reservations.values() {
+        let Some(guard) = change.guard else { continue };
+        let reservation = &change.reservation;
+        let mut row = reservation_row(reservation);
+        row["state_was"] = json!(guard.state.as_str());
+        row["expires_at_was"] = json!(guard.expires_at.as_millis());
+        changed.push(row);
+        if guard.state != State::Held {
+            continue;
+        }
+        if reservation.state != State::Held {
+            closed.extend(open_lines(reservation, guard.expires_at));
+        } else if reservation.expires_at != guard.expires_at {
+            moved.extend(open_lines(reservation, guard.expires_at).map(|mut row| {
+                row["moved_to"] = json!(reservation.expires_at.as_millis());
+                row
+            }));
+        }
+    }
+    let ledger = changes.ledger.iter().map(|entry| {
+        json!({
+            "job_id": entry.job.id(),
+            "reservation_id": entry.job.reservation.as_uuid().to_string(),
+            "outcome": entry.outcome,
+            "via": entry.via.as_str(),
+            "at": entry.at.as_millis(),
+        })
+    });
+    UPDATE_RESERVATIONS.run(connection, changed, now).await?;
+    MOVE_OPEN_LINES.run(connection, moved, now).await?;
+    DELETE_OPEN_LINES.run(connection, closed, now).await?;
+    INSERT_LEDGER.run(connection, ledger.collect(), now).await
+}
+
+/// Makes the rows of stock that do not exist, and says which those were.
+pub(super) async fn make_stock(
+    connection: &mut SqliteConnection,
+    keys: &BTreeSet<StockKey>,
+    now: Timestamp,
+) -> Result<Vec<StockKey>, StoreError> {
+    let rows = sqlx::query(
+        "
+        INSERT INTO stock (location, sku, on_hand, held, updated_at)
+        SELECT value ->> 'location', value ->> 'sku', 0, 0, ?2
+        FROM json_each(?1)
+        WHERE TRUE
+        ON CONFLICT DO NOTHING
+        RETURNING location, sku
+        ",
+    )
+    .bind(json_array(keys.iter().map(key_row))?)
+    .bind(now.as_millis())
+    .fetch_all(connection)
+    .await
+    .map_err(store_error)?;
+    let made = rows.iter().map(|row| row::stock_key(row, "stock"));
+    Ok(made.collect::<Result<_, _>>()?)
+}
+
+/// Takes rows of stock away again, adds to others, writes fresh reservations and answers, and
+/// last the events.
+pub(super) async fn rest(
+    connection: &mut SqliteConnection,
+    unwanted_stock: impl Iterator<Item = &StockKey>,
+    changes: &Changes,
+    answers: &[RecordedAnswer],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let unwanted = unwanted_stock.map(key_row).collect();
+    let stock = changes.stock.iter().map(|(key, delta)| {
+        let mut row = key_row(key);
+        row["on_hand"] = json!(delta.on_hand);
+        row["held"] = json!(delta.held);
+        row
+    });
+    let mut fresh = Vec::new();
+    let mut opened = Vec::new();
+    for change in changes.reservations.values() {
+        let reservation = &change.reservation;
+        if change.guard.is_none() {
+            fresh.push(reservation_row(reservation));
+            if reservation.state == State::Held {
+                opened.extend(open_lines(reservation, reservation.expires_at));
+            }
+        }
+    }
+    let answers = answers.iter().map(answer_row);
+    DELETE_STOCK.run(connection, unwanted, now).await?;
+    UPDATE_STOCK.run(connection, stock.collect(), now).await?;
+    INSERT_RESERVATIONS.run(connection, fresh, now).await?;
+    INSERT_OPEN_LINES.run(connection, opened, now).await?;
+    RECORD_ANSWERS
+        .run(connection, answers.collect(), now)
+        .await?;
+    append_events(connection, changes, now).await
+}
+
+async fn append_events(
+    connection: &mut SqliteConnection,
+    changes: &Changes,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    if changes.events.is_empty() {
+        return Ok(());
+    }
+    let count = changes.events.len();
+    let head: Option<i64> = sqlx::query_scalar(
+        "
+        UPDATE event_head
+        SET seq = seq + ?1
+        RETURNING seq
+        ",
+    )
+    .bind(super::read::at_most(count))
+    .fetch_optional(&mut *connection)
+    .await
+    .map_err(store_error)?;
+    let head = head.ok_or(StoreError::RowCount {
+        statement: "update event_head",
+        expected: 1,
+        changed: 0,
+    })?;
+    let first = head - super::read::at_most(count) + 1;
+    let rows = changes.events.iter().zip(first..).map(|(event, seq)| {
+        json!({
+            "seq": seq,
+            "reservation_id": event.reservation_id.map(|id| id.as_uuid().to_string()),
+            "kind": event.kind.as_str(),
+            "at": event.at.as_millis(),
+            "data": event.data,
+        })
+    });
+    INSERT_EVENTS.run(connection, rows.collect(), now).await
+}
+
+fn key_row(key: &StockKey) -> Value {
+    json!({ "location": key.location, "sku": key.sku })
+}
+
+fn reservation_row(reservation: &Reservation) -> Value {
+    json!({
+        "id": reservation.id.as_uuid().to_string(),
+        "state": reservation.state.as_str(),
+        "lines": reservation.lines,
+        "expires_at": reservation.expires_at.as_millis(),
+        "attempt_at": reservation.attempt_at.as_millis(),
+        "hold_seconds": reservation.hold_seconds,
+        "created_at": reservation.created_at.as_millis(),
+        "updated_at": reservation.updated_at.as_millis(),
+        "closed_at": reservation.closed_at.map(Timestamp::as_millis),
+        "extensions": reservation.extensions,
+        "customer_id": reservation.customer_id,
+        "reference": reservation.reference,
+        "payment_reference": reservation.payment_reference,
+        "reacquired": reservation.reacquired,
+        "metadata": reservation.metadata,
+    })
+}
+
+/// The open lines of a reservation as long as its deadline is `expires_at`.
+fn open_lines(
+    reservation: &Reservation,
+    expires_at: Timestamp,
+) -> impl Iterator<Item = Value> + use<> {
+    let id = reservation.id.as_uuid().to_string();
+    reservation.units().into_iter().map(move |(key, quantity)| {
+        let mut row = key_row(&key);
+        row["expires_at"] = json!(expires_at.as_millis());
+        row["reservation_id"] = json!(id);
+        row["quantity"] = json!(quantity);
+        row
+    })
+}
+
+fn answer_row(recorded: &RecordedAnswer) -> Value {
+    let mut fingerprint = String::new();
+    for byte in &recorded.fingerprint {
+        // Writing to a string does not fail.
+        let _ = write!(fingerprint, "{byte:02x}");
+    }
+    json!({
+        "scope": recorded.key.scope,
+        "key": recorded.key.key,
+        "fingerprint": fingerprint,
+        "status": recorded.answer.status,
+        "location": recorded.answer.location,
+        "body": recorded.answer.body,
+        "created_at": recorded.created_at.as_millis(),
+    })
+}
+
+/// Rows, or values, as `json_each` reads them.
+pub(super) fn json_array<T: Serialize>(
+    rows: impl IntoIterator<Item = T>,
+) -> Result<String, StoreError> {
+    let rows: Vec<T> = rows.into_iter().collect();
+    serde_json::to_string(&rows)
+        .map_err(|error| StoreError::Unavailable(format!("rows cannot be written: {error}")))
+}
+
+/// A statement that changes one row for each that it is handed in `?1`. In `?2` is now.
+struct Statement {
+    name: &'static str,
+    sql: &'static str,
+}
+
+impl Statement {
+    async fn run(
+        &self,
+        connection: &mut SqliteConnection,
+        rows: Vec<Value>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let expected = rows.len();
+        let changed = sqlx::query(self.sql)
+            .bind(json_array(rows)?)
+            .bind(now.as_millis())
+            .execute(connection)
+            .await
+            .map_err(store_error)?
+            .rows_affected();
+        if u64::try_from(expected) == Ok(changed) {
+            return Ok(());
+        }
+        Err(StoreError::RowCount {
+            statement: self.name,
+            expected,
+            changed,
+        })
+    }
+}
+
+/// The one statement by which a reservation leaves `held` (P2), and never early (P3). One that was
+/// released and paid for again in the same batch was due as well.
+const UPDATE_RESERVATIONS: Statement = Statement {
+    name: "update reservations",
+    sql: "
+        WITH change AS (
+            SELECT value ->> 'id' AS id,
+                   value ->> 'state_was' AS state_was,
+                   value ->> 'expires_at_was' AS expires_at_was,
+                   value ->> 'state' AS state,
+                   value ->> 'expires_at' AS expires_at,
+                   value ->> 'attempt_at' AS attempt_at,
+                   value ->> 'updated_at' AS updated_at,
+                   value ->> 'closed_at' AS closed_at,
+                   value ->> 'extensions' AS extensions,
+                   value ->> 'payment_reference' AS payment_reference,
+                   value ->> 'reacquired' AS reacquired
+            FROM json_each(?1)
+        )
+        UPDATE reservations
+        SET state = change.state,
+            expires_at = change.expires_at,
+            attempt_at = change.attempt_at,
+            updated_at = change.updated_at,
+            closed_at = change.closed_at,
+            extensions = change.extensions,
+            payment_reference = change.payment_reference,
+            reacquired = change.reacquired
+        FROM change
+        WHERE reservations.id = change.id
+          AND reservations.state = change.state_was
+          AND reservations.expires_at = change.expires_at_was
+          AND CASE
+                  WHEN reservations.state <> 'held' THEN TRUE
+                  WHEN change.state = 'expired' OR change.reacquired
+                      THEN reservations.expires_at <= ?2
+                  ELSE reservations.expires_at > ?2
+              END
+    ",
+};
+
+const INSERT_RESERVATIONS: Statement = Statement {
+    name: "insert reservations",
+    sql: "
+        INSERT INTO reservations (
+            id, state, lines, expires_at, attempt_at, hold_seconds, created_at, updated_at,
+            closed_at, extensions, customer_id, reference, payment_reference, reacquired, metadata
+        )
+        SELECT value ->> 'id',
+               value ->> 'state',
+               value ->> 'lines',
+               value ->> 'expires_at',
+               value ->> 'attempt_at',
+               value ->> 'hold_seconds',
+               value ->> 'created_at',
+               value ->> 'updated_at',
+               value ->> 'closed_at',
+               value ->> 'extensions',
+               value ->> 'customer_id',
+               value ->> 'reference',
+               value ->> 'payment_reference',
+               value ->> 'reacquired',
+               value ->> 'metadata'
+        FROM json_each(?1)
+    ",
+};
+
+const INSERT_OPEN_LINES: Statement = Statement {
+    name: "insert open_lines",
+    sql: "
+        INSERT INTO open_lines (location, sku, expires_at, reservation_id, quantity)
+        SELECT value ->> 'location',
+               value ->> 'sku',
+               value ->> 'expires_at',
+               value ->> 'reservation_id',
+               value ->> 'quantity'
+        FROM json_each(?1)
+    ",
+};
+
+const MOVE_OPEN_LINES: Statement = Statement {
+    name: "move open_lines",
+    sql: "
+        UPDATE open_lines
+        SET expires_at = moved.value ->> 'moved_to'
+        FROM json_each(?1) AS moved
+        WHERE open_lines.location = moved.value ->> 'location'
+          AND open_lines.sku = moved.value ->> 'sku'
+          AND open_lines.expires_at = moved.value ->> 'expires_at'
+          AND open_lines.reservation_id = moved.value ->> 'reservation_id'
+    ",
+};
+
+const DELETE_OPEN_LINES: Statement = Statement {
+    name: "delete open_lines",
+    sql: "
+        DELETE FROM open_lines
+        WHERE (location, sku, expires_at, reservation_id) IN (
+            SELECT value ->> 'location',
+                   value ->> 'sku',
+                   value ->> 'expires_at',
+                   value ->> 'reservation_id'
+            FROM json_each(?1)
+        )
+    ",
+};
+
+const INSERT_LEDGER: Statement = Statement {
+    name: "insert ledger",
+    sql: "
+        INSERT INTO ledger (job_id, reservation_id, outcome, via, at)
+        SELECT value ->> 'job_id',
+               value ->> 'reservation_id',
+               value ->> 'outcome',
+               value ->> 'via',
+               value ->> 'at'
+        FROM json_each(?1)
+    ",
+};
+
+const DELETE_STOCK: Statement = Statement {
+    name: "delete stock",
+    sql: "
+        DELETE FROM stock
+        WHERE (location, sku) IN (
+            SELECT value ->> 'location', value ->> 'sku'
+            FROM json_each(?1)
+        )
+          AND on_hand = 0
+          AND held = 0
+    ",
+};
+
+const UPDATE_STOCK: Statement = Statement {
+    name: "update stock",
+    sql: "
+        UPDATE stock
+        SET on_hand = stock.on_hand + (delta.value ->> 'on_hand'),
+            held = stock.held + (delta.value ->> 'held'),
+            updated_at = ?2
+        FROM json_each(?1) AS delta
+        WHERE stock.location = delta.value ->> 'location'
+          AND stock.sku = delta.value ->> 'sku'
+    ",
+};
+
+/// A key that was used before gets the new answer: whoever locked it has decided that the old one
+/// no longer counts.
+const RECORD_ANSWERS: Statement = Statement {
+    name: "record answers",
+    sql: "
+        INSERT INTO idempotency (scope, key, fingerprint, status, location, body, created_at)
+        SELECT value ->> 'scope',
+               value ->> 'key',
+               unhex(value ->> 'fingerprint'),
+               value ->> 'status',
+               value ->> 'location',
+               value ->> 'body',
+               value ->> 'created_at'
+        FROM json_each(?1)
+        WHERE TRUE
+        ON CONFLICT (scope, key) DO UPDATE
+        SET fingerprint = excluded.fingerprint,
+            status = excluded.status,
+            location = excluded.location,
+            body = excluded.body,
+            created_at = excluded.created_at
+    ",
+};
+
+const INSERT_EVENTS: Statement = Statement {
+    name: "insert events",
+    sql: "
+        INSERT INTO events (seq, reservation_id, kind, at, data)
+        SELECT value ->> 'seq',
+               value ->> 'reservation_id',
+               value ->> 'kind',
+               value ->> 'at',
+               value ->> 'data'
+        FROM json_each(?1)
+    ",
+};
