@@ -8,6 +8,8 @@
 //! keys, reservations by id, the ledger, stock by (location, sku), fresh rows, and last the event
 //! head, one row that numbers events without gaps.
 
+pub mod postgres;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
@@ -275,7 +277,7 @@ pub struct RecordedEvent {
 /// Something that `audit` found not to be as promised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The promise, `P1`, `P2`, `P8`, or `P9` for the ledger against the events.
+    /// The promise, `P1`, `P2`, `P7`, `P8`, or `P9` for the ledger against the events.
     pub promise: &'static str,
     /// The row, such as `stock SKU-1 at default`.
     pub row: String,
