@@ -10,6 +10,7 @@
 
 mod clock;
 pub mod memory;
+pub mod postgres;
 pub mod sqlite;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -279,7 +280,7 @@ pub struct RecordedEvent {
 /// Something that `audit` found not to be as promised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The promise, `P1`, `P2`, `P8`, or `P9` for the ledger against the events.
+    /// The promise, `P1`, `P2`, `P7`, `P8`, or `P9` for the ledger against the events.
     pub promise: &'static str,
     /// The row, such as `stock SKU-1 at default`.
     pub row: String,

@@ -1,0 +1,284 @@
+//! What the rows promise, recomputed by the database from the rows themselves.
+
+use sqlx::{Executor, Row};
+
+use super::Postgres;
+use super::error::store_error;
+use super::instant::Instant;
+use crate::domain::ReservationId;
+use crate::store::{Drift, StoreError};
+
+/// One promise, and the statement that finds the rows that break it. The statement's columns are
+/// the row's name, or a null beside the name of a reservation, and what is wrong. `$1` is how many
+/// to find, `$2` is now.
+struct Check {
+    promise: &'static str,
+    sql: &'static str,
+}
+
+/// The most rows that one check reports: enough to see what is wrong, and bounded.
+const REPORTED: i64 = 1_000;
+
+/// The units that held reservations claim of each row of stock, from their lines. Lines that
+/// cannot be read, which a check of its own reports, count as nothing.
+macro_rules! claimed {
+    () => {
+        r#"
+            WITH claimed AS (
+                SELECT
+                    r.id,
+                    r.expires_at,
+                    line ->> 'location' AS location,
+                    line ->> 'sku' AS sku,
+                    sum(units) AS units
+                FROM reservations AS r
+                CROSS JOIN jsonb_path_query(r.lines, '$[*]') AS line
+                CROSS JOIN jsonb_path_query(line, '$.quantity ? (@.type() == "number")') AS number
+                CROSS JOIN LATERAL (SELECT number::numeric AS units) AS counted
+                WHERE r.state = 'held'
+                GROUP BY r.id, line ->> 'location', line ->> 'sku'
+            )"#
+    };
+}
+
+const CHECKS: [Check; 8] = [
+    // The constraint says the same; this is for a database whose constraint was dropped.
+    Check {
+        promise: "P1",
+        sql: "
+            SELECT
+                format('stock %s at %s', s.sku, s.location),
+                NULL::uuid,
+                format('holds %s of %s on hand', s.held, s.on_hand)
+            FROM stock AS s
+            WHERE s.held NOT BETWEEN 0 AND s.on_hand
+            LIMIT $1",
+    },
+    Check {
+        promise: "P2",
+        sql: "
+            WITH closing AS (
+                SELECT
+                    e.reservation_id AS id,
+                    count(*) FILTER (WHERE e.kind = 'created') AS created,
+                    count(*) FILTER (WHERE e.kind = 'paid') AS paid,
+                    count(*) FILTER (WHERE e.kind = 'cancelled') AS cancelled,
+                    count(*) FILTER (WHERE e.kind = 'expired') AS expired,
+                    max(e.seq) FILTER (WHERE e.kind = 'expired') AS expired_seq,
+                    max(e.seq) FILTER (WHERE e.kind = 'paid') AS paid_seq,
+                    min(e.at) FILTER (WHERE e.kind <> 'created') AS closed_at
+                FROM events AS e
+                WHERE e.kind IN ('created', 'paid', 'cancelled', 'expired')
+                GROUP BY e.reservation_id
+            )
+            SELECT
+                NULL,
+                coalesce(r.id, c.id),
+                format(
+                    'is %s%s, closed at %s; its events: %s created, %s paid, %s cancelled, '
+                        '%s expired, the first closing at %s',
+                    coalesce(r.state, 'missing'),
+                    CASE WHEN r.reacquired THEN ', reacquired' END,
+                    coalesce(r.closed_at::text, 'no time'),
+                    coalesce(c.created, 0),
+                    coalesce(c.paid, 0),
+                    coalesce(c.cancelled, 0),
+                    coalesce(c.expired, 0),
+                    coalesce(c.closed_at::text, 'no time')
+                )
+            FROM reservations AS r
+            FULL JOIN closing AS c ON c.id = r.id
+            WHERE r.id IS NULL
+                OR c.id IS NULL
+                OR r.closed_at IS DISTINCT FROM c.closed_at
+                OR (c.created, c.paid, c.cancelled, c.expired) <> (
+                    1,
+                    (r.state = 'paid')::integer,
+                    (r.state = 'cancelled')::integer,
+                    (r.state = 'expired' OR r.reacquired)::integer
+                )
+                OR (r.reacquired AND c.paid_seq < c.expired_seq)
+            LIMIT $1",
+    },
+    Check {
+        promise: "P7",
+        sql: "
+            SELECT
+                NULL,
+                r.id,
+                format('was due at %s, and is next tried at %s', r.expires_at, r.attempt_at)
+            FROM reservations AS r
+            WHERE r.state = 'held'
+                AND r.expires_at <= $2
+                AND r.attempt_at > r.expires_at + interval '1 minute'
+            LIMIT $1",
+    },
+    Check {
+        promise: "P8",
+        sql: r#"
+            SELECT
+                NULL,
+                r.id,
+                format('holds lines that cannot be read: %s', left(r.lines::text, 200))
+            FROM reservations AS r
+            WHERE r.state = 'held'
+                AND (
+                    jsonb_typeof(r.lines) <> 'array'
+                    OR r.lines @? '$[*] ? (!(
+                        @.sku.type() == "string"
+                        && @.location.type() == "string"
+                        && @.quantity > 0
+                    ))'
+                )
+            LIMIT $1"#,
+    },
+    Check {
+        promise: "P8",
+        sql: concat!(
+            claimed!(),
+            ",
+            totals AS (
+                SELECT c.location, c.sku, sum(c.units) AS units
+                FROM claimed AS c
+                GROUP BY c.location, c.sku
+            )
+            SELECT
+                format(
+                    'stock %s at %s',
+                    coalesce(s.sku, c.sku),
+                    coalesce(s.location, c.location)
+                ),
+                NULL::uuid,
+                format(
+                    'shows %s held; its held reservations have %s',
+                    coalesce(s.held::text, 'no row, so nothing'),
+                    coalesce(c.units, 0)
+                )
+            FROM stock AS s
+            FULL JOIN totals AS c ON c.location = s.location AND c.sku = s.sku
+            WHERE coalesce(s.held, 0) <> coalesce(c.units, 0)
+            LIMIT $1"
+        ),
+    },
+    Check {
+        promise: "P8",
+        sql: concat!(
+            claimed!(),
+            "
+            SELECT
+                NULL,
+                coalesce(c.id, l.reservation_id),
+                format(
+                    'holds %s of %s at %s until %s; its open line has %s until %s',
+                    coalesce(c.units, 0),
+                    coalesce(c.sku, l.sku),
+                    coalesce(c.location, l.location),
+                    coalesce(c.expires_at::text, 'no time'),
+                    coalesce(l.quantity, 0),
+                    coalesce(l.expires_at::text, 'no time')
+                )
+            FROM claimed AS c
+            FULL JOIN open_lines AS l
+                ON l.reservation_id = c.id
+                AND l.location = c.location
+                AND l.sku = c.sku
+                AND l.expires_at = c.expires_at
+            WHERE l.quantity IS DISTINCT FROM c.units
+            LIMIT $1"
+        ),
+    },
+    Check {
+        promise: "P9",
+        sql: "
+            WITH
+                said AS (
+                    SELECT e.reservation_id AS id, count(*) AS rows, min(e.at) AS at
+                    FROM events AS e
+                    WHERE e.kind = 'expired'
+                    GROUP BY e.reservation_id
+                ),
+                done AS (
+                    SELECT l.reservation_id AS id, count(*) AS rows, min(l.at) AS at
+                    FROM ledger AS l
+                    WHERE l.outcome = 'expired'
+                    GROUP BY l.reservation_id
+                )
+            SELECT
+                NULL,
+                coalesce(said.id, done.id),
+                format(
+                    'expired %s times by its events (first at %s), %s times by the ledger (%s)',
+                    coalesce(said.rows, 0),
+                    coalesce(said.at::text, 'no time'),
+                    coalesce(done.rows, 0),
+                    coalesce(done.at::text, 'no time')
+                )
+            FROM said
+            FULL JOIN done ON done.id = said.id
+            WHERE (said.rows, said.at) IS DISTINCT FROM (done.rows, done.at)
+            LIMIT $1",
+    },
+    Check {
+        promise: "P9",
+        sql: "
+            WITH numbered AS (
+                SELECT e.seq, lag(e.seq, 1, 0::bigint) OVER (ORDER BY e.seq) AS before
+                FROM events AS e
+                UNION ALL
+                SELECT (SELECT h.seq FROM event_head AS h) + 1, coalesce(max(e.seq), 0)
+                FROM events AS e
+            )
+            SELECT
+                format('event %s', n.before + 1),
+                NULL::uuid,
+                CASE
+                    WHEN n.seq IS NULL THEN 'the event head is missing'
+                    ELSE format('is missing, or the next one is not %s', n.seq)
+                END
+            FROM numbered AS n
+            WHERE n.seq IS DISTINCT FROM n.before + 1
+            LIMIT $1",
+    },
+];
+
+/// Unlike the rest, an audit reads whole tables, and may take its time.
+const BEGIN: &str = "
+    BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+    SET LOCAL statement_timeout = 0;
+    SET LOCAL enable_seqscan = on;
+    SET LOCAL enable_bitmapscan = on;
+    SET LOCAL enable_hashjoin = on;
+    SET LOCAL enable_mergejoin = on";
+
+pub(super) async fn audit(store: &Postgres) -> Result<Vec<Drift>, StoreError> {
+    inspect(store).await.map_err(store_error)
+}
+
+async fn inspect(store: &Postgres) -> Result<Vec<Drift>, sqlx::Error> {
+    let mut transaction = store.pool.begin_with(BEGIN).await?;
+    let now: Option<Instant> = sqlx::query("SELECT coalesce($1, statement_timestamp())")
+        .bind(Instant::by_hand(&store.clock))
+        .fetch_one(&mut *transaction)
+        .await?
+        .try_get(0)?;
+    let mut drifts = Vec::new();
+    for Check { promise, sql } in CHECKS {
+        let query = sqlx::query(sql).bind(REPORTED).bind(now);
+        for found in transaction.fetch_all(query).await? {
+            let name: Option<String> = found.try_get(0)?;
+            let id: Option<uuid::Uuid> = found.try_get(1)?;
+            let row = match (name, id.map(ReservationId::from_uuid)) {
+                (Some(name), _) => name,
+                (None, Some(id)) => format!("reservation {id}"),
+                (None, None) => "a row without a name".to_owned(),
+            };
+            drifts.push(Drift {
+                promise,
+                row,
+                detail: found.try_get(2)?,
+            });
+        }
+    }
+    transaction.rollback().await?;
+    Ok(drifts)
+}

@@ -1,0 +1,242 @@
+//! The store for several instances: PostgreSQL.
+//!
+//! [`lock`] takes and reads what a batch decides on, [`transitions`] and [`write`] store what it
+//! decided, [`read`] serves everybody who only looks, and [`audit`] recomputes what the rows promise.
+
+mod audit;
+mod error;
+mod instant;
+mod lines;
+mod lock;
+mod read;
+mod row;
+mod transaction;
+mod transitions;
+mod write;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::migrate::Migrator;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{Connection, Row};
+
+use self::error::store_error;
+use self::transaction::PostgresTransaction;
+use super::{
+    Clock, Drift, Fate, NextAttempt, RecordedEvent, ReservationFilter, StockFilter, Store,
+    StoreError, Transaction, TransactionId,
+};
+use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
+
+/// The engine has a few lanes; the rest is for readers.
+const CONNECTIONS: u32 = 16;
+
+/// How long a caller waits for a connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A connection that lay idle for longer is asked whether it still lives before it is used. One
+/// that was busy a moment ago is not: it would cost each batch a round trip.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
+
+/// What every session is told.
+const SESSION: [(&str, &str); 9] = [
+    // A statement sees what was committed before it, so a lock that was waited for shows the row
+    // as the other transaction left it.
+    ("default_transaction_isolation", "read committed"),
+    // Nobody waits for long; the engine sets aside what did not come.
+    ("lock_timeout", "100ms"),
+    ("statement_timeout", "10s"),
+    ("idle_in_transaction_session_timeout", "10s"),
+    // Every statement here looks rows up by an index, or walks along one from a bound. Plans are
+    // made once and kept, and statistics lag behind tables that fill in seconds, so the planner
+    // is not left the choice to read a whole table that was empty when it looked.
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("jit", "off"),
+];
+
+/// A PostgreSQL database.
+#[derive(Clone, Debug)]
+pub struct Postgres {
+    pool: PgPool,
+    clock: Clock,
+}
+
+impl Postgres {
+    /// Connects to the database at `url`, and looks whether it answers.
+    pub async fn connect(url: &str, clock: Clock) -> Result<Self, StoreError> {
+        let options: PgConnectOptions = url.parse().map_err(store_error)?;
+        let pool = PgPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .test_before_acquire(false)
+            .before_acquire(|connection, usage| {
+                Box::pin(async move {
+                    if usage.idle_for > TRUSTED_FOR {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .connect_with(options.application_name("holdfast").options(SESSION))
+            .await
+            .map_err(store_error)?;
+        Ok(Self { pool, clock })
+    }
+
+    /// Brings the schema up to date. Several may try at once; they take turns.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        // Not a connection that goes back to the pool: a migration may take its time.
+        let mut connection = self.pool.acquire().await.map_err(store_error)?.detach();
+        sqlx::raw_sql("SET statement_timeout = 0; SET lock_timeout = 0")
+            .execute(&mut connection)
+            .await
+            .map_err(store_error)?;
+        let migrated = MIGRATIONS.run(&mut connection).await;
+        let closed = connection.close().await;
+        migrated.map_err(|fault| StoreError::Schema(format!("cannot migrate: {fault}")))?;
+        closed.map_err(store_error)
+    }
+
+    /// Is the schema the one this program was built for?
+    pub async fn check_schema(&self) -> Result<(), StoreError> {
+        let exists: bool = sqlx::query("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
+            .fetch_one(&self.pool)
+            .await
+            .and_then(|row| row.try_get(0))
+            .map_err(store_error)?;
+        let mut applied = BTreeMap::new();
+        if exists {
+            let sql = "SELECT version, success, checksum FROM _sqlx_migrations";
+            for row in sqlx::query(sql)
+                .fetch_all(&self.pool)
+                .await
+                .map_err(store_error)?
+            {
+                let (version, success, checksum) = migration(&row).map_err(store_error)?;
+                applied.insert(version, success.then_some(checksum));
+            }
+        }
+        for wanted in MIGRATIONS.iter() {
+            match applied.remove(&wanted.version) {
+                Some(Some(checksum)) if checksum == wanted.checksum.as_ref() => {}
+                Some(_) => {
+                    return Err(StoreError::Schema(format!(
+                        "migration {} of the database is not this program's, or did not finish; \
+                         `holdfast migrate` says more",
+                        wanted.version
+                    )));
+                }
+                None => {
+                    return Err(StoreError::Schema(format!(
+                        "the database lacks migration {} ({}); run `holdfast migrate`",
+                        wanted.version, wanted.description
+                    )));
+                }
+            }
+        }
+        match applied.keys().next() {
+            None => Ok(()),
+            Some(version) => Err(StoreError::Schema(format!(
+                "the database has migration {version}, which this program does not know; run the \
+                 program whose `holdfast migrate` made it, or a newer one"
+            ))),
+        }
+    }
+}
+
+fn migration(row: &sqlx::postgres::PgRow) -> Result<(i64, bool, Vec<u8>), sqlx::Error> {
+    Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+}
+
+#[async_trait]
+impl Store for Postgres {
+    async fn begin(&self) -> Result<Box<dyn Transaction>, StoreError> {
+        let transaction = self.pool.begin().await.map_err(store_error)?;
+        let clock = self.clock.clone();
+        Ok(Box::new(PostgresTransaction::new(transaction, clock)))
+    }
+
+    async fn fate(&self, transaction: TransactionId) -> Result<Fate, StoreError> {
+        read::fate(self, &transaction).await
+    }
+
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        read::now(self).await
+    }
+
+    async fn next_attempt(&self, from: Timestamp) -> Result<NextAttempt, StoreError> {
+        read::next_attempt(self, from).await
+    }
+
+    async fn stock(
+        &self,
+        wanted: &BTreeMap<StockKey, i64>,
+    ) -> Result<BTreeMap<StockKey, Stock>, StoreError> {
+        read::stock(self, wanted).await
+    }
+
+    async fn list_stock(
+        &self,
+        filter: &StockFilter,
+        after: Option<&StockKey>,
+        limit: usize,
+    ) -> Result<Vec<Stock>, StoreError> {
+        read::list_stock(self, filter, after, limit).await
+    }
+
+    async fn reservation(
+        &self,
+        id: ReservationId,
+    ) -> Result<(Option<Reservation>, Timestamp), StoreError> {
+        read::reservation(self, id).await
+    }
+
+    async fn list_reservations(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<ReservationId>,
+        limit: usize,
+    ) -> Result<(Vec<Reservation>, Timestamp), StoreError> {
+        read::list_reservations(self, filter, before, limit).await
+    }
+
+    async fn events(&self, after: i64, limit: usize) -> Result<Vec<RecordedEvent>, StoreError> {
+        read::events(self, after, limit).await
+    }
+
+    async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
+        audit::audit(self).await
+    }
+}
+
+/// The columns of a list of keys, as arrays to be bound.
+fn columns<'k>(keys: impl IntoIterator<Item = &'k StockKey>) -> (Vec<&'k str>, Vec<&'k str>) {
+    keys.into_iter()
+        .map(|key| (key.location.as_str(), key.sku.as_str()))
+        .unzip()
+}
+
+/// The names of reservations, as an array to be bound.
+fn uuids<'i>(ids: impl IntoIterator<Item = &'i ReservationId>) -> Vec<uuid::Uuid> {
+    ids.into_iter().map(|id| id.as_uuid()).collect()
+}
+
+/// A limit, as the database counts.
+fn rows(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// One column of many rows, to be bound.
+fn array<Row, Value>(
+    rows: impl IntoIterator<Item = Row>,
+    column: impl FnMut(Row) -> Value,
+) -> Vec<Value> {
+    rows.into_iter().map(column).collect()
+}
