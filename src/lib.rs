@@ -1,6 +1,7 @@
 //! Holdfast holds stock for a buyer for a fixed time, sells it if the payment comes in that time,
 //! and otherwise gives it back: once, and on time.
 
+pub mod database;
 pub mod domain;
 pub mod engine;
 pub mod lab;

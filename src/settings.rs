@@ -65,6 +65,15 @@ pub struct ReplaySettings {
     /// How long each cart is held.
     #[arg(long, value_name = "SECONDS", default_value = "900", value_parser = hold_seconds())]
     pub hold_seconds: i64,
+    /// An empty database to replay into, instead of a throwaway file.
+    #[arg(
+        long,
+        env = "HOLDFAST_DATABASE_URL",
+        hide_env_values = true,
+        value_name = "URL",
+        value_parser = DatabaseUrlParser
+    )]
+    pub database_url: Option<DatabaseUrl>,
 }
 
 /// What goes into the log, and how.

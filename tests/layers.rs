@@ -22,16 +22,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["domain", "metrics", "store"]),
     ("worker", &["domain", "engine", "metrics", "store"]),
     ("http", &["domain", "engine", "metrics", "store"]),
+    ("database", &["settings", "store"]),
+    ("lab", &["domain", "engine", "store", "worker"]),
     (
-        "lab",
+        "serve",
         &[
-            "domain", "engine", "http", "metrics", "settings", "store", "worker",
+            "database", "domain", "engine", "http", "metrics", "settings", "store", "worker",
         ],
     ),
     (
         "main",
         &[
-            "domain", "engine", "http", "lab", "metrics", "settings", "store", "worker",
+            "database", "domain", "engine", "http", "lab", "metrics", "serve", "settings", "store",
+            "worker",
         ],
     ),
 ];

@@ -21,8 +21,11 @@ impl Clock {
 
 /// The wall clock, except that it stands still rather than going back: a clock that was set back
 /// must not give a dead hold its life again.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the wall clock; everything else is handed an instant"
+)]
 fn process_now() -> Timestamp {
-    // This is the one place that reads the wall clock; everything else is handed an instant.
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     let millis = since_epoch.map_or(0, |elapsed| {
         i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
