@@ -3,5 +3,6 @@
 
 pub mod domain;
 pub mod engine;
+pub mod http;
 pub mod metrics;
 pub mod store;
