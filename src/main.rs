@@ -9,8 +9,10 @@ use std::sync::Arc;
 use holdfast::database::{self, Database};
 use holdfast::domain::{Location, Rules, Timestamp};
 use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
+use holdfast::http;
 use holdfast::lab::replay::{Replay, read_trace};
 use holdfast::metrics::Metrics;
+use holdfast::serve;
 use holdfast::settings::{
     DatabaseSettings, DatabaseUrl, Invocation, Lab, LogFormat, LogSettings, ReplaySettings, Task,
 };
@@ -47,7 +49,14 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
         }
         Task::Audit(settings) => audit(&settings).await,
         Task::Lab(Lab::Replay(settings)) => replay(settings).await,
-        Task::Serve(_) | Task::Openapi => Ok(Ending::Found),
+        Task::Serve(settings) => {
+            serve::serve(settings).await?;
+            Ok(Ending::Well)
+        }
+        Task::Openapi => {
+            print!("{}", http::openapi_json());
+            Ok(Ending::Well)
+        }
     }
 }
 
