@@ -259,7 +259,7 @@ const APPEND_EVENTS: &str = "
     WITH head AS (
         UPDATE event_head
         SET seq = seq + cardinality($1::uuid[])
-        WHERE only AND set_config('lock_timeout', '5s', true) IS NOT NULL
+        WHERE one AND set_config('lock_timeout', '5s', true) IS NOT NULL
         RETURNING seq - cardinality($1::uuid[]) AS before
     )
     INSERT INTO events (seq, reservation_id, kind, at, data)
