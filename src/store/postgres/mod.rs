@@ -8,6 +8,8 @@ mod error;
 mod instant;
 mod lines;
 mod lock;
+#[cfg(test)]
+mod plans;
 mod read;
 mod row;
 mod transaction;
