@@ -20,7 +20,10 @@ fn the_committed_document_is_what_the_code_generates() {
         .lines()
         .zip(generated.lines())
         .position(|(committed, generated)| committed != generated)
-        .map_or(committed.lines().count().min(generated.lines().count()), |line| line)
+        .map_or(
+            committed.lines().count().min(generated.lines().count()),
+            |line| line,
+        )
         + 1;
     assert!(
         committed == generated,

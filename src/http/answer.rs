@@ -83,7 +83,10 @@ fn problem(refusal: &Refusal) -> Problem {
         .with("expires_at", json!(expires_at)),
         Refusal::StockBelowHeld { stock, wanted } => Problem::new(
             &kinds::STOCK_BELOW_HELD,
-            format!("{wanted} units would be on hand, and {} are held.", stock.held),
+            format!(
+                "{wanted} units would be on hand, and {} are held.",
+                stock.held
+            ),
         )
         .with("sku", json!(stock.key.sku))
         .with("location", json!(stock.key.location))

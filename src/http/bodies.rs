@@ -141,10 +141,7 @@ impl ExtendReservation {
             ));
         }
         deadline(self.extend_seconds, self.expires_at).ok_or_else(|| {
-            Problem::invalid(
-                "extend_seconds",
-                "either this or expires_at must be given",
-            )
+            Problem::invalid("extend_seconds", "either this or expires_at must be given")
         })
     }
 }
@@ -263,7 +260,10 @@ pub(super) struct ReservationBody<'a> {
 /// So many units of one SKU at one place.
 #[derive(ToSchema)]
 #[schema(as = Line)]
-#[expect(dead_code, reason = "lines are written as the domain has them; this is their schema")]
+#[expect(
+    dead_code,
+    reason = "lines are written as the domain has them; this is their schema"
+)]
 pub(super) struct LineBody {
     /// What.
     #[schema(value_type = schemas::Sku)]

@@ -34,10 +34,7 @@ pub(super) fn write<P: Serialize>(filter: &impl Serialize, after: P) -> Result<S
 }
 
 /// Reads a position in the list that `filter` describes.
-pub(super) fn read<P: DeserializeOwned>(
-    filter: &impl Serialize,
-    text: &str,
-) -> Result<P, Problem> {
+pub(super) fn read<P: DeserializeOwned>(filter: &impl Serialize, text: &str) -> Result<P, Problem> {
     let bad = || Problem::malformed("cursor", "is not a cursor of this list with this filter");
     let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| bad())?;
     let cursor: Cursor<P> = serde_json::from_slice(&json).map_err(|_| bad())?;
@@ -70,7 +67,9 @@ mod tests {
     fn what_is_no_cursor_of_this_list_is_refused() {
         let text = write(&("stock", "a"), 7).ok().unwrap();
         let status = |filter: (&str, &str), text: &str| {
-            read::<i64>(&filter, text).err().map(|problem| problem.status())
+            read::<i64>(&filter, text)
+                .err()
+                .map(|problem| problem.status())
         };
         assert_eq!(status(("stock", "a"), &text), None);
         assert_eq!(status(("stock", "b"), &text), Some(400));

@@ -56,7 +56,10 @@ pub(super) use documented;
 pub(super) fn responses(groups: &[&[&'static Kind]]) -> BTreeMap<String, RefOr<Response>> {
     let mut by_status: BTreeMap<u16, Vec<&Kind>> = BTreeMap::new();
     for kind in groups.iter().copied().chain([EVERY]).flatten() {
-        by_status.entry(kind.status.as_u16()).or_default().push(kind);
+        by_status
+            .entry(kind.status.as_u16())
+            .or_default()
+            .push(kind);
     }
     by_status
         .into_iter()
@@ -132,7 +135,11 @@ mod tests {
         let mut slugs = std::collections::BTreeSet::new();
         for kind in kinds::ALL {
             assert!(slugs.insert(kind.slug), "{} stands twice", kind.slug);
-            assert!(serde_json::from_str::<Value>(kind.extras).is_ok(), "{}", kind.slug);
+            assert!(
+                serde_json::from_str::<Value>(kind.extras).is_ok(),
+                "{}",
+                kind.slug
+            );
             assert!(kind.status.is_client_error() || kind.status.is_server_error());
         }
     }

@@ -39,12 +39,18 @@ pub(super) fn reservation(state: &str) -> Value {
             attempt_at: expires_at,
             hold_seconds: 900,
             created_at,
-            updated_at: if state == State::Held { created_at } else { closed_at },
+            updated_at: if state == State::Held {
+                created_at
+            } else {
+                closed_at
+            },
             closed_at: (state != State::Held).then_some(closed_at),
             extensions: 0,
             customer_id: parsed(request["customer_id"].clone()),
             reference: parsed(request["reference"].clone()),
-            payment_reference: (state == State::Paid).then(|| parsed(json!("pi_1"))).flatten(),
+            payment_reference: (state == State::Paid)
+                .then(|| parsed(json!("pi_1")))
+                .flatten(),
             reacquired: false,
             metadata: parsed(request["metadata"].clone())?,
         };

@@ -13,7 +13,10 @@ use super::schemas;
 /// there are depends on the kind of problem.
 #[derive(ToSchema)]
 #[schema(as = Problem)]
-#[expect(dead_code, reason = "problems are written member by member; this is their schema")]
+#[expect(
+    dead_code,
+    reason = "problems are written member by member; this is their schema"
+)]
 struct ProblemBody {
     /// `/problems/` and the slug of the kind.
     #[schema(format = "uri-reference", example = "/problems/validation")]
@@ -75,7 +78,10 @@ struct ProblemBody {
 /// A row of stock that has too little.
 #[derive(ToSchema)]
 #[schema(as = Shortage)]
-#[expect(dead_code, reason = "problems are written member by member; this is their schema")]
+#[expect(
+    dead_code,
+    reason = "problems are written member by member; this is their schema"
+)]
 struct ShortBody {
     /// What.
     #[schema(value_type = schemas::Sku)]

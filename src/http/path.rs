@@ -14,8 +14,7 @@ impl FromRequestParts<App> for ReservationPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let missing =
-            || Problem::new(&super::kinds::NOT_FOUND, "There is no such reservation.");
+        let missing = || Problem::new(&super::kinds::NOT_FOUND, "There is no such reservation.");
         let Path(text) = Path::<String>::from_request_parts(parts, app)
             .await
             .map_err(|_| missing())?;

@@ -227,4 +227,3 @@ impl From<StoreError> for Problem {
         Self::from(&error)
     }
 }
-

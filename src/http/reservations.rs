@@ -87,7 +87,10 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let (found, now) = app.engine.store().reservation(id).await?;
     let reservation = found.ok_or_else(|| Problem::no_reservation(id))?;
-    answer::ok(&ReservationBody::new(&reservation, reservation.state_at(now)))
+    answer::ok(&ReservationBody::new(
+        &reservation,
+        reservation.state_at(now),
+    ))
 }
 
 /// Which reservations to list.

@@ -34,12 +34,22 @@ macro_rules! schema {
     };
 }
 
-schema!(Sku, text(128, "The name of what is sold.", "SKU-COFFEE-1KG"));
+schema!(
+    Sku,
+    text(128, "The name of what is sold.", "SKU-COFFEE-1KG")
+);
 schema!(Location, text(128, "Where stock lies.", "default"));
-schema!(CustomerId, text(255, "Who holds the reservation.", "customer-17"));
+schema!(
+    CustomerId,
+    text(255, "Who holds the reservation.", "customer-17")
+);
 schema!(
     Reference,
-    text(255, "The caller's own name for a reservation.", "order-1042")
+    text(
+        255,
+        "The caller's own name for a reservation.",
+        "order-1042"
+    )
 );
 schema!(
     PaymentReference,
@@ -81,8 +91,7 @@ schema!(
 );
 schema!(
     Seconds,
-    integer("A time span in whole seconds.")
-        .minimum(Some(1))
+    integer("A time span in whole seconds.").minimum(Some(1))
 );
 schema!(
     ReservationState,
@@ -103,8 +112,7 @@ schema!(
 );
 schema!(
     EventKindWord,
-    string("What happened.")
-        .enum_values(Some(EventKind::ALL.map(EventKind::as_str)))
+    string("What happened.").enum_values(Some(EventKind::ALL.map(EventKind::as_str)))
 );
 schema!(
     Metadata,
@@ -120,7 +128,9 @@ schema!(
     EventData,
     ObjectBuilder::new()
         .schema_type(SchemaType::new(Type::Object))
-        .description(Some("Particulars; which members there are depends on the kind."))
+        .description(Some(
+            "Particulars; which members there are depends on the kind."
+        ))
         .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(true)))
 );
 

@@ -219,10 +219,7 @@ pub(super) async fn list(
         .store()
         .list_stock(&filter, after.as_ref(), query.limit + 1)
         .await?;
-    answer::ok(&Page::new(
-        &rows,
-        query.limit,
-        StockBody::new,
-        |last| cursor::write(&list, (&last.key.location, &last.key.sku)),
-    )?)
+    answer::ok(&Page::new(&rows, query.limit, StockBody::new, |last| {
+        cursor::write(&list, (&last.key.location, &last.key.sku))
+    })?)
 }

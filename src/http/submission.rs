@@ -96,8 +96,8 @@ fn is_json(headers: &HeaderMap) -> Option<bool> {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let value = values.next()?;
     let essence = value.to_str().unwrap_or_default().split(';').next();
-    let names_json = essence
-        .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"));
+    let names_json =
+        essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"));
     Some(names_json && values.next().is_none())
 }
 
