@@ -194,10 +194,19 @@ impl Engine {
         }
     }
 
-    /// An engine without lanes, which refuses every command and reads from `store`.
+    /// An engine that decides nothing, as one that is shutting down.
     #[cfg(test)]
     pub(crate) fn without_lanes(store: Arc<dyn Store>) -> Self {
-        Self { store }
+        let (closed, _) = mpsc::channel(1);
+        let lanes = Lanes {
+            store,
+            runtime: Arc::new(TokioRuntime::start()),
+            sales: vec![closed.clone()],
+            release: closed,
+        };
+        Self {
+            lanes: Arc::new(lanes),
+        }
     }
 
     /// The store, for reads, which need no lane.
