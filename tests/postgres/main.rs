@@ -4,5 +4,6 @@
 mod database;
 mod faults;
 mod locks;
+mod rates;
 mod reads;
 mod writes;
