@@ -123,7 +123,7 @@ async fn a_row_that_cannot_be_understood_stops_nobody_else() {
                 .lock_reservations(&ids, Wait::Skip)
                 .await
                 .unwrap();
-            assert_eq!(locked.rows, [good.clone()]);
+            assert_eq!(locked.rows, std::slice::from_ref(&good));
             assert_eq!(locked.corrupt.len(), 1);
             // Columns are read in the order in which they stand, so an earlier one may be named.
             let corrupt = &locked.corrupt[&bad.id];
