@@ -1,1 +1,157 @@
-fn main() {}
+//! The program: reads what the operator wants, and calls the part that does it.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufReader, IsTerminal};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use holdfast::database::{self, Database};
+use holdfast::domain::{Location, Rules, Timestamp};
+use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
+use holdfast::http;
+use holdfast::lab::replay::{Replay, read_trace};
+use holdfast::metrics::Metrics;
+use holdfast::serve;
+use holdfast::settings::{
+    DatabaseSettings, DatabaseUrl, Invocation, Lab, LogFormat, LogSettings, ReplaySettings, Task,
+};
+use holdfast::store::{Clock, ManualClock};
+use holdfast::worker::Expirer;
+
+/// How a task ended that did not fail.
+enum Ending {
+    /// All is well.
+    Well,
+    /// It did its work, and what it found is not as it should be.
+    Found,
+}
+
+fn main() -> ExitCode {
+    let invocation = Invocation::read();
+    log(&invocation.log);
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    match runtime.block_on(perform(invocation.task)) {
+        Ok(Ending::Well) => ExitCode::SUCCESS,
+        Ok(Ending::Found) => ExitCode::from(1),
+        Err(error) => fail(error.as_ref()),
+    }
+}
+
+async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
+    match task {
+        Task::Migrate(settings) => {
+            database::migrate(&settings.url).await?;
+            Ok(Ending::Well)
+        }
+        Task::Audit(settings) => audit(&settings).await,
+        Task::Lab(Lab::Replay(settings)) => replay(settings).await,
+        Task::Serve(settings) => {
+            serve::serve(settings).await?;
+            Ok(Ending::Well)
+        }
+        Task::Openapi => {
+            print!("{}", http::openapi_json());
+            Ok(Ending::Well)
+        }
+    }
+}
+
+/// Prints each row that is not as promised, and how many there are.
+async fn audit(settings: &DatabaseSettings) -> Result<Ending, Box<dyn Error>> {
+    let Database { store, .. } = database::open(&settings.url, Clock::Database).await?;
+    let drift = store.audit().await?;
+    for row in &drift {
+        println!("{}: {}: {}", row.promise, row.row, row.detail);
+    }
+    if drift.is_empty() {
+        eprintln!("every row is as promised");
+        return Ok(Ending::Well);
+    }
+    eprintln!("{} rows are not as promised", drift.len());
+    Ok(Ending::Found)
+}
+
+/// Replays a trace, into a throwaway file if no database is named, and prints the totals.
+async fn replay(settings: ReplaySettings) -> Result<Ending, Box<dyn Error>> {
+    let file = File::open(&settings.trace)
+        .map_err(|error| format!("{}: {error}", settings.trace.display()))?;
+    let rows = read_trace(BufReader::new(file))?;
+    let start = rows.first().map_or(Timestamp::EPOCH, |row| row.at);
+    let clock = ManualClock::at(start);
+    let directory = std::env::temp_dir().join(format!("holdfast-replay-{}", std::process::id()));
+    let url = match settings.database_url {
+        Some(url) => url,
+        None => {
+            std::fs::create_dir_all(&directory)?;
+            let file = directory.join("replay.db");
+            DatabaseUrl::Sqlite(format!("sqlite://{}", file.display()))
+        }
+    };
+    let opened = database::open(&url, Clock::Manual(Arc::clone(&clock))).await?;
+    let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
+    let hour = std::time::Duration::from_secs(3_600);
+    let engine = Engine::start(
+        opened.store,
+        Arc::clone(&runtime),
+        &Arc::new(Metrics::new()),
+        engine::Settings {
+            rules: Rules {
+                max_hold_seconds: settings.hold_seconds,
+            },
+            sales_lanes: opened.sales_lanes,
+            patience: hour,
+        },
+    );
+    let expirer = Expirer::new(engine.clone(), Arc::clone(&runtime), hour);
+    let location = Location::new("default")?;
+    let hold_seconds = settings.hold_seconds;
+    let replay = Replay::new(
+        engine.clone(),
+        runtime,
+        clock,
+        expirer,
+        location,
+        hold_seconds,
+    );
+    let total = rows.len();
+    let replayed = replay
+        .run(&rows, |done| eprintln!("{done} of {total} rows"))
+        .await;
+    engine.shut_down().await;
+    drop(engine);
+    if directory.exists() {
+        std::fs::remove_dir_all(&directory)?;
+    }
+    let (totals, drift) = replayed?;
+    for row in &drift {
+        eprintln!("{}: {}: {}", row.promise, row.row, row.detail);
+    }
+    println!("{}", serde_json::to_string(&totals)?);
+    Ok(if totals.is_clean() {
+        Ending::Well
+    } else {
+        Ending::Found
+    })
+}
+
+/// Sends the log to stderr, so that stdout has only what a task prints.
+fn log(settings: &LogSettings) {
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(&settings.filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    match settings.format {
+        LogFormat::Text => subscriber.init(),
+        LogFormat::Json => subscriber.json().init(),
+    }
+}
+
+/// Says in one line why the task failed.
+fn fail(error: &dyn Error) -> ExitCode {
+    eprintln!("holdfast: {error}");
+    ExitCode::from(2)
+}

@@ -60,6 +60,42 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The word for it in metrics and logs.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Reserve(_) => "reserve",
+            Self::Extend { .. } => "extend",
+            Self::CheckOut { .. } => "checkout",
+            Self::Cancel { .. } => "cancel",
+            Self::Expire { .. } => "expire",
+            Self::SetStock { .. } => "set_stock",
+            Self::AdjustStock { .. } => "adjust_stock",
+        }
+    }
+
+    /// The reservation that the command is about, unless it makes one.
+    pub const fn reservation(&self) -> Option<ReservationId> {
+        match self {
+            Self::Extend { id, .. } | Self::CheckOut { id, .. } | Self::Cancel { id, .. } => {
+                Some(*id)
+            }
+            Self::Expire { job, .. } => Some(job.reservation),
+            Self::Reserve(_) | Self::SetStock { .. } | Self::AdjustStock { .. } => None,
+        }
+    }
+
+    /// The units of stock that the command itself names: those that a reserve wants, and none,
+    /// but the row, for a stock operation.
+    pub fn units(&self) -> BTreeMap<StockKey, i64> {
+        match self {
+            Self::Reserve(reserve) => reserve.units(),
+            Self::SetStock { key, .. } | Self::AdjustStock { key, .. } => [(key.clone(), 0)].into(),
+            _ => BTreeMap::new(),
+        }
+    }
+}
+
 /// The particulars of a new reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserve {
@@ -159,7 +195,7 @@ pub enum Lacking {
     /// So many units of each of these; due holds have enough of them.
     Units(BTreeMap<StockKey, i64>),
     /// This hold itself, which is due and not released yet.
-    Release(ReservationId),
+    Release(Job),
 }
 
 /// The answer to a command: a value for every case, errors included.

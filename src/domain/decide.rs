@@ -54,7 +54,9 @@ pub fn decide(rules: Rules, snapshot: &Snapshot, command: &Command, now: Timesta
             payment_reference,
             on_expired,
         } => match find(snapshot, *id) {
-            Ok(held) => decide_check_out(snapshot, held, payment_reference, *on_expired, now),
+            Ok(held) => {
+                decide_check_out(snapshot, held, payment_reference.as_ref(), *on_expired, now)
+            }
             Err(refusal) => refuse(refusal),
         },
         Command::Cancel { id, reason } => match find(snapshot, *id) {
@@ -82,14 +84,20 @@ fn decide_reserve(
     reserve: &Reserve,
     now: Timestamp,
 ) -> Decision {
+    let units = reserve.units();
+    // What is not there is refused before the deadline is looked at, so that the answer is the
+    // same whether or not it could be proved without a lock.
+    if let Some(refusal) = insufficient(&snapshot.stock, &units) {
+        return refuse(refusal);
+    }
     let earliest = now.saturating_add_millis(MIN_HOLD_MS);
     let asked = reserve.until.counted_from(now);
     let expires_at = match deadline(rules, asked, earliest, now, now) {
         Ok(expires_at) => expires_at,
         Err(refusal) => return refuse(refusal),
     };
-    if let Err(blocked) = take(snapshot, reserve.units(), now) {
-        return blocked.into();
+    if let Some(lacking) = lacking(snapshot, &units) {
+        return Decision::SetAside(lacking);
     }
     let reservation = Reservation {
         id: ReservationId::new(now, reserve.entropy),
@@ -156,21 +164,24 @@ fn decide_extend(rules: Rules, held: &Reservation, until: Deadline, now: Timesta
 fn decide_check_out(
     snapshot: &Snapshot,
     held: &Reservation,
-    payment: &Option<PaymentReference>,
+    payment: Option<&PaymentReference>,
     on_expired: OnExpired,
     now: Timestamp,
 ) -> Decision {
-    if held.state == State::Paid && held.payment_reference == *payment {
+    if held.state == State::Paid && held.payment_reference.as_ref() == payment {
         return unchanged(held);
     }
     if held.state_at(now) == State::Expired && on_expired == OnExpired::Reacquire {
         if held.is_due(now) {
-            return Decision::SetAside(Lacking::Release(held.id));
+            return Decision::SetAside(Lacking::Release(held.job()));
         }
-        return match take(snapshot, held.units(), now) {
-            Ok(()) => pay(held, payment, true, now),
-            Err(Blocked::Refused(refusal)) => refuse_payment(snapshot, held, payment, refusal, now),
-            Err(blocked) => blocked.into(),
+        let units = held.units();
+        if let Some(refusal) = insufficient(&snapshot.stock, &units) {
+            return refuse_payment(snapshot, held, payment, refusal, now);
+        }
+        return match lacking(snapshot, &units) {
+            Some(lacking) => Decision::SetAside(lacking),
+            None => pay(held, payment, true, now),
         };
     }
     match not_alive(held, now) {
@@ -181,7 +192,7 @@ fn decide_check_out(
 
 fn pay(
     held: &Reservation,
-    payment: &Option<PaymentReference>,
+    payment: Option<&PaymentReference>,
     reacquired: bool,
     now: Timestamp,
 ) -> Decision {
@@ -189,7 +200,7 @@ fn pay(
         state: State::Paid,
         updated_at: now,
         closed_at: held.closed_at.or(Some(now)),
-        payment_reference: payment.clone(),
+        payment_reference: payment.cloned(),
         reacquired,
         ..held.clone()
     };
@@ -211,7 +222,7 @@ fn pay(
 fn refuse_payment(
     snapshot: &Snapshot,
     held: &Reservation,
-    payment: &Option<PaymentReference>,
+    payment: Option<&PaymentReference>,
     refusal: Refusal,
     now: Timestamp,
 ) -> Decision {
@@ -272,7 +283,7 @@ fn decide_expire(snapshot: &Snapshot, job: Job, via: Via, now: Timestamp) -> Dec
             });
             match release(held, State::Expired, EventKind::Expired, data, now) {
                 Decision::Done { changes, .. } => (JobOutcome::Expired, changes),
-                set_aside => return set_aside,
+                set_aside @ Decision::SetAside(_) => return set_aside,
             }
         }
     };
@@ -396,50 +407,36 @@ fn not_alive(held: &Reservation, now: Timestamp) -> Option<Refusal> {
     })
 }
 
-/// Why units cannot be taken.
-enum Blocked {
-    Refused(Refusal),
-    Lacking(Lacking),
+/// The refusal of these units, if they are not there even when the due ones are counted in. It
+/// needs no lock: one snapshot that shows it proves it (P11).
+pub fn insufficient(
+    stock: &BTreeMap<StockKey, Stock>,
+    units: &BTreeMap<StockKey, i64>,
+) -> Option<Refusal> {
+    let short: Vec<Shortage> = units
+        .iter()
+        .filter_map(|(key, wanted)| {
+            let available = stock.get(key).map_or(0, Stock::available);
+            (available < *wanted).then(|| Shortage {
+                key: key.clone(),
+                wanted: *wanted,
+                available: available.max(0),
+            })
+        })
+        .collect();
+    (!short.is_empty()).then_some(Refusal::InsufficientStock { short })
 }
 
-impl From<Blocked> for Decision {
-    fn from(blocked: Blocked) -> Self {
-        match blocked {
-            Blocked::Refused(refusal) => refuse(refusal),
-            Blocked::Lacking(lacking) => Decision::SetAside(lacking),
-        }
-    }
-}
-
-/// Are these units there to be taken? They are refused only if they are not there even when the
-/// due ones are counted in; if only those are in the way, they are released first (P11).
-fn take(
-    snapshot: &Snapshot,
-    units: BTreeMap<StockKey, i64>,
-    now: Timestamp,
-) -> Result<(), Blocked> {
-    let mut short = Vec::new();
-    let mut lacking = BTreeMap::new();
-    for (key, wanted) in units {
-        let stock = row(snapshot, &key, now);
-        if stock.available() < wanted {
-            let available = stock.available().max(0);
-            short.push(Shortage {
-                key,
-                wanted,
-                available,
-            });
-        } else if stock.free() < wanted {
-            lacking.insert(key, wanted - stock.free());
-        }
-    }
-    if !short.is_empty() {
-        Err(Blocked::Refused(Refusal::InsufficientStock { short }))
-    } else if !lacking.is_empty() {
-        Err(Blocked::Lacking(Lacking::Units(lacking)))
-    } else {
-        Ok(())
-    }
+/// The units that are there only when the due ones are counted in, and so must be released first.
+fn lacking(snapshot: &Snapshot, units: &BTreeMap<StockKey, i64>) -> Option<Lacking> {
+    let lacking: BTreeMap<StockKey, i64> = units
+        .iter()
+        .filter_map(|(key, wanted)| {
+            let free = snapshot.stock.get(key).map_or(0, Stock::free);
+            (free < *wanted).then(|| (key.clone(), wanted - free))
+        })
+        .collect();
+    (!lacking.is_empty()).then_some(Lacking::Units(lacking))
 }
 
 fn find(snapshot: &Snapshot, id: ReservationId) -> Result<&Reservation, Refusal> {
@@ -487,7 +484,7 @@ fn change(
     data: Value,
 ) -> Decision {
     let stock = if per_unit == StockDelta::default() {
-        Default::default()
+        BTreeMap::new()
     } else {
         after
             .units()

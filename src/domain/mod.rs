@@ -1,6 +1,6 @@
 //! The rules of holding stock: pure, without I/O, clock or randomness.
 //!
-//! Start at [`decide`], the one function through which every change of a reservation or of stock
+//! Start at [`decide()`], the one function through which every change of a reservation or of stock
 //! goes. Everything else here is the vocabulary it speaks.
 
 mod changes;
@@ -18,7 +18,7 @@ pub use command::{
     Command, Deadline, Decision, JobOutcome, Lacking, OnExpired, Outcome, Refusal, Reserve,
     Shortage, Via,
 };
-pub use decide::{Rules, decide};
+pub use decide::{Rules, decide, insufficient};
 pub use id::{Job, JobId, ReservationId};
 pub use reservation::{Line, MAX_LINES, MAX_QUANTITY, Metadata, Reservation, State};
 pub use snapshot::Snapshot;

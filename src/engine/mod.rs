@@ -4,19 +4,61 @@
 //! that decided it is committed. See [`lane`] for how a lane makes one transaction out of what
 //! many callers want, and [`batch`] for what happens in that transaction.
 
+mod batch;
+mod lane;
 mod runtime;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::domain::{Command, Outcome};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::domain::{Command, Outcome, Rules, Timestamp};
+use crate::metrics::{LaneLabel, Metrics};
 use crate::store::{Answer, Key, Store, StoreError};
 
+use batch::{Caller, Ticket};
+use lane::{Ask, DueAsk, Lane, LaneState};
+
 pub use runtime::{Runtime, Task, TokioRuntime};
+
+/// How many commands wait in a lane before the next one is turned away.
+const INBOX_CAPACITY: usize = 4_096;
 
 /// A handle on the engine; clones are handles on the same one.
 #[derive(Clone)]
 pub struct Engine {
+    lanes: Arc<Lanes>,
+}
+
+struct Lanes {
     store: Arc<dyn Store>,
+    runtime: Arc<dyn Runtime>,
+    sales: Vec<mpsc::Sender<Ask>>,
+    release: mpsc::Sender<Ask>,
+}
+
+/// How the engine shall work.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// What the domain is told.
+    pub rules: Rules,
+    /// How many lanes decide what shoppers want: one on SQLite, two on PostgreSQL. More writers
+    /// than that only wait for each other.
+    pub sales_lanes: usize,
+    /// How long a command may wait for rows that others have locked.
+    pub patience: Duration,
+}
+
+/// What a request to release what is due did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Released {
+    /// Due holds that were found and locked.
+    pub claimed: usize,
+    /// Holds that expired.
+    pub released: usize,
 }
 
 /// The Idempotency-Key under which a command came, and how its answer is written down.
@@ -65,20 +107,134 @@ pub enum EngineError {
     ShuttingDown,
 }
 
+impl EngineError {
+    /// Too much is waiting.
+    pub(crate) const fn overloaded() -> Self {
+        Self::Overloaded {
+            retry_after_seconds: 1,
+        }
+    }
+}
+
 impl Engine {
+    /// Starts the lanes.
+    pub fn start(
+        store: Arc<dyn Store>,
+        runtime: Arc<dyn Runtime>,
+        metrics: &Arc<Metrics>,
+        settings: Settings,
+    ) -> Self {
+        let start_lane = |name: String| {
+            let (sender, inbox) = mpsc::channel(INBOX_CAPACITY);
+            let lane = Lane {
+                label: LaneLabel { lane: name },
+                inbox,
+                store: Arc::clone(&store),
+                runtime: Arc::clone(&runtime),
+                metrics: Arc::clone(metrics),
+                rules: settings.rules,
+                patience: settings.patience,
+                state: LaneState::default(),
+            };
+            runtime.spawn(Box::pin(lane.run()));
+            sender
+        };
+        let sales = (0..settings.sales_lanes.max(1))
+            .map(|number| start_lane(format!("sales-{number}")))
+            .collect();
+        let release = start_lane("release".to_owned());
+        let lanes = Lanes {
+            store: Arc::clone(&store),
+            runtime: Arc::clone(&runtime),
+            sales,
+            release,
+        };
+        Self {
+            lanes: Arc::new(lanes),
+        }
+    }
+
     /// Has a command decided, and returns when what was decided is durable. A caller that stops
-    /// waiting changes nothing about that.
+    /// waiting changes nothing about that: what is begun is finished, what is not is left out.
     pub async fn submit(
         &self,
         command: Command,
         keyed: Option<Keyed>,
     ) -> Result<Reply, EngineError> {
-        let _ = (command, keyed);
-        Err(EngineError::ShuttingDown)
+        let lane = self.lane_of(&command);
+        let (reply, answer) = oneshot::channel();
+        let ticket = Ticket {
+            command,
+            keyed,
+            caller: Some(Caller {
+                reply,
+                arrived: self.lanes.runtime.elapsed(),
+                awaits_key: false,
+            }),
+        };
+        lane.try_send(Ask::Command(ticket)).map_err(turned_away)?;
+        answer.await.map_err(|_| EngineError::ShuttingDown)?
+    }
+
+    /// Releases the earliest holds that are due, from the given `attempt_at` on, in one batch.
+    pub async fn expire_due(&self, from: Timestamp) -> Result<Released, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let ask = Ask::Due(DueAsk { from, reply });
+        self.lanes.release.try_send(ask).map_err(turned_away)?;
+        answer.await.map_err(|_| EngineError::ShuttingDown)?
+    }
+
+    /// Takes no more commands, and returns when all that were accepted are answered.
+    pub async fn shut_down(&self) {
+        for lane in self.lanes.sales.iter().chain([&self.lanes.release]) {
+            let (stopped, done) = oneshot::channel();
+            if lane.send(Ask::Stop(stopped)).await.is_ok() {
+                let _ = done.await;
+            }
+        }
+    }
+
+    /// An engine that decides nothing, as one that is shutting down.
+    #[cfg(test)]
+    pub(crate) fn without_lanes(store: Arc<dyn Store>) -> Self {
+        let (closed, _) = mpsc::channel(1);
+        let lanes = Lanes {
+            store,
+            runtime: Arc::new(TokioRuntime::start()),
+            sales: vec![closed.clone()],
+            release: closed,
+        };
+        Self {
+            lanes: Arc::new(lanes),
+        }
     }
 
     /// The store, for reads, which need no lane.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+        &self.lanes.store
+    }
+
+    /// Commands on one row of stock go to one lane, since a second writer would only wait for the
+    /// first. Expiries have a lane of their own, so that a storm of them never shares a batch
+    /// with a shopper.
+    fn lane_of(&self, command: &Command) -> &mpsc::Sender<Ask> {
+        if matches!(command, Command::Expire { .. }) {
+            return &self.lanes.release;
+        }
+        let mut hasher = DefaultHasher::new();
+        match command.units().first_key_value() {
+            Some((key, _)) => key.hash(&mut hasher),
+            None => command.reservation().hash(&mut hasher),
+        }
+        let lanes = self.lanes.sales.len() as u64;
+        // The remainder is smaller than the number of lanes, which is a `usize`.
+        &self.lanes.sales[(hasher.finish() % lanes) as usize]
+    }
+}
+
+fn turned_away(error: TrySendError<Ask>) -> EngineError {
+    match error {
+        TrySendError::Full(_) => EngineError::overloaded(),
+        TrySendError::Closed(_) => EngineError::ShuttingDown,
     }
 }

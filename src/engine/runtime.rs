@@ -52,6 +52,10 @@ impl Runtime for TokioRuntime {
         self.started.elapsed()
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one source of randomness of the process"
+    )]
     fn fill_random(&self, bytes: &mut [u8]) {
         // The system's generator fails only before it is seeded at boot. Then the process must
         // not hand out names that can be guessed, and cannot go on.

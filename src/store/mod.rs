@@ -8,7 +8,10 @@
 //! keys, reservations by id, the ledger, stock by (location, sku), fresh rows, and last the event
 //! head, one row that numbers events without gaps.
 
+mod clock;
+pub mod memory;
 pub mod postgres;
+pub mod sqlite;
 
 use std::collections::{BTreeMap, BTreeSet};
 

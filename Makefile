@@ -1,0 +1,25 @@
+# Everything that is done to Holdfast, by one word each. `make` alone lists the words.
+
+REDOCLY := 2.77.0
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint interop
+
+help: ## List what can be done
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Serve on http://127.0.0.1:8080, on an embedded database in this directory
+	cargo run -- serve
+
+test: ## Run every test, on SQLite and on a real PostgreSQL, which is found or installed
+	tests/with-postgres.sh cargo test
+
+lint: ## Check the formatting, the lints and the code's own documentation
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --document-private-items
+
+interop: ## Have a tool that is not ours read the API's document (needs npm)
+	npm install --prefix target/interop --no-save --no-audit --no-fund --silent @redocly/cli@$(REDOCLY)
+	REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true \
+		target/interop/node_modules/.bin/redocly lint --extends recommended openapi/openapi.json

@@ -1,0 +1,505 @@
+//! A lane: one writer that makes one transaction out of what many callers want.
+//!
+//! While a lane's transaction runs, commands queue up in its inbox; the next transaction takes
+//! them all, up to a cap that keeps it at about 20 ms. No waiting is added: an idle lane runs a
+//! lone command at once. A row that everybody wants is so locked, and the disk flushed, once per
+//! batch and not once per caller.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::batch::{Aside, Batch, Claim, Done, Failure, Suspects, Ticket, Verdict, defer_stuck};
+use super::{EngineError, Released, Reply, Runtime};
+use crate::domain::{Command, Job, Lacking, Outcome, Refusal, Rules, StockKey, Timestamp, Via};
+use crate::metrics::{LaneLabel, Metrics, OutcomeLabel, ViaLabel};
+use crate::store::{Fate, Store, StoreError, TransactionId, Wait};
+
+/// How long one transaction should take.
+const BATCH_TARGET: Duration = Duration::from_millis(20);
+/// The smallest cap: a slow database must not starve a lane.
+const BATCH_MIN: usize = 16;
+/// The largest cap: a batch must fit into one statement and into memory.
+const BATCH_MAX: usize = 1_024;
+/// How long a command rests that another transaction stands in the way of.
+const ASIDE_PAUSE: Duration = Duration::from_millis(10);
+/// How often, and at which distance, a database that is out of reach is tried again.
+const UNAVAILABLE_RETRIES: usize = 2;
+const UNAVAILABLE_PAUSE: Duration = Duration::from_millis(50);
+/// How often, and at which distance, the fate of a lost commit is asked.
+const FATE_TRIES: usize = 40;
+const FATE_PAUSE: Duration = Duration::from_millis(100);
+
+/// What comes into a lane's inbox.
+pub(super) enum Ask {
+    /// Decide this.
+    Command(Ticket),
+    /// Release what is due.
+    Due(DueAsk),
+    /// Finish what is in the inbox, take no more, then say so.
+    Stop(oneshot::Sender<()>),
+}
+
+/// A request to release what is due, from the given `attempt_at` on.
+pub(super) struct DueAsk {
+    pub from: Timestamp,
+    pub reply: oneshot::Sender<Result<Released, EngineError>>,
+}
+
+pub(super) struct Lane {
+    pub label: LaneLabel,
+    pub inbox: mpsc::Receiver<Ask>,
+    pub store: Arc<dyn Store>,
+    pub runtime: Arc<dyn Runtime>,
+    pub metrics: Arc<Metrics>,
+    pub rules: Rules,
+    /// How long a command may wait for rows that others have locked.
+    pub patience: Duration,
+    pub state: LaneState,
+}
+
+/// What a lane remembers from batch to batch.
+pub(super) struct LaneState {
+    /// The most commands of the next batch.
+    cap: usize,
+    suspects: Suspects,
+    /// Commands that could not be decided yet, and when they are tried again.
+    aside: Vec<Ticket>,
+    aside_until: Duration,
+    stopped: Option<oneshot::Sender<()>>,
+}
+
+impl Default for LaneState {
+    fn default() -> Self {
+        Self {
+            cap: 64,
+            suspects: Suspects::default(),
+            aside: Vec::new(),
+            aside_until: Duration::ZERO,
+            stopped: None,
+        }
+    }
+}
+
+/// What is run as one transaction, unless it has to be cut.
+struct Part {
+    tickets: Vec<Ticket>,
+    claim: Option<Claim>,
+}
+
+/// What the parts of one batch did together.
+#[derive(Default)]
+struct Tally {
+    released: Released,
+    /// Due holds that stand in the way of commands set aside.
+    units: BTreeMap<StockKey, i64>,
+    jobs: Vec<Job>,
+    error: Option<EngineError>,
+}
+
+impl Lane {
+    /// Runs until it is told to stop.
+    pub async fn run(mut self) {
+        while let Some((tickets, due)) = self.next().await {
+            self.serve(tickets, due).await;
+        }
+        if let Some(stopped) = self.state.stopped.take() {
+            let _ = stopped.send(());
+        }
+    }
+
+    /// Waits for something to do, and takes all that is there, up to the cap.
+    async fn next(&mut self) -> Option<(Vec<Ticket>, Option<DueAsk>)> {
+        let mut due = None;
+        let mut tickets = Vec::new();
+        let first = if self.state.aside.is_empty() {
+            Some(self.inbox.recv().await?)
+        } else {
+            let pause = self
+                .state
+                .aside_until
+                .saturating_sub(self.runtime.elapsed());
+            let rested = self.runtime.sleep(pause);
+            if self.inbox.is_closed() && self.inbox.is_empty() {
+                rested.await;
+                None
+            } else {
+                tokio::select! {
+                    biased;
+                    ask = self.inbox.recv() => ask,
+                    () = rested => None,
+                }
+            }
+        };
+        if self.runtime.elapsed() >= self.state.aside_until {
+            tickets.append(&mut self.state.aside);
+        }
+        let mut next = first;
+        while let Some(ask) = next {
+            match ask {
+                Ask::Command(ticket) => tickets.push(ticket),
+                Ask::Due(ask) => due = Some(ask),
+                Ask::Stop(stopped) => {
+                    self.inbox.close();
+                    self.state.stopped = Some(stopped);
+                }
+            }
+            if tickets.len() >= self.state.cap || due.is_some() {
+                break;
+            }
+            next = self.inbox.try_recv().ok();
+        }
+        let depth = i64::try_from(self.inbox.len()).unwrap_or(i64::MAX);
+        self.metrics
+            .lane_depth
+            .get_or_create(&self.label)
+            .set(depth);
+        let waiting = self.still_wanted(tickets);
+        Some((waiting, due))
+    }
+
+    /// Leaves out callers who hung up, and answers those whose patience is at its end.
+    fn still_wanted(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+        let now = self.runtime.elapsed();
+        let mut wanted = Vec::with_capacity(tickets.len());
+        for mut ticket in tickets {
+            match &ticket.caller {
+                Some(caller) if caller.reply.is_closed() => {}
+                Some(caller) if now.saturating_sub(caller.arrived) > self.patience => {
+                    let error = if caller.awaits_key {
+                        EngineError::KeyInUse
+                    } else {
+                        EngineError::overloaded()
+                    };
+                    answer(&mut ticket, Err(error));
+                }
+                _ => wanted.push(ticket),
+            }
+        }
+        wanted
+    }
+
+    /// Runs one batch, and what must come before commands that it set aside.
+    async fn serve(&mut self, tickets: Vec<Ticket>, due: Option<DueAsk>) {
+        let claim = due.as_ref().map(|due| Claim::Due {
+            from: due.from,
+            limit: self.state.cap,
+        });
+        let mut tally = self.run_parts(Part { tickets, claim }).await;
+        if let Some(due) = due {
+            let reply = match tally.error.take() {
+                Some(error) => Err(error),
+                None => Ok(tally.released),
+            };
+            let _ = due.reply.send(reply);
+        }
+        if tally.units.is_empty() && tally.jobs.is_empty() {
+            return;
+        }
+        let demanded = self
+            .run_parts(Part {
+                tickets: expiries(tally.jobs, Via::Demand),
+                claim: Some(Claim::Of(tally.units)),
+            })
+            .await;
+        // When nothing could be released, somebody else is about to release it.
+        let pause = if demanded.released.released > 0 {
+            Duration::ZERO
+        } else {
+            ASIDE_PAUSE
+        };
+        self.state.aside_until = self.runtime.elapsed() + pause;
+    }
+
+    async fn run_parts(&mut self, whole: Part) -> Tally {
+        let mut tally = Tally::default();
+        let mut parts = vec![whole];
+        while let Some(part) = parts.pop() {
+            let commands = part.tickets.len();
+            let claimed_before = tally.released.claimed;
+            let started = self.runtime.elapsed();
+            let cut = self.run_part(part, &mut tally).await;
+            let took = self.runtime.elapsed().saturating_sub(started);
+            self.measure(commands + tally.released.claimed - claimed_before, took);
+            if let Some((first, second)) = cut {
+                parts.push(second);
+                parts.push(first);
+            }
+        }
+        tally
+    }
+
+    /// Runs one transaction, again if another one was in the way. A part in which a row refuses
+    /// comes back in two halves, until the row that refuses is alone.
+    async fn run_part(&mut self, part: Part, tally: &mut Tally) -> Option<(Part, Part)> {
+        let Part { tickets, claim } = part;
+        if tickets.is_empty() && claim.is_none() {
+            return None;
+        }
+        let mut wait = Wait::Briefly;
+        let mut unavailable = 0;
+        loop {
+            let batch = Batch::new(self.rules, &tickets, wait, &mut self.state.suspects);
+            let Failure {
+                error,
+                claimed,
+                done,
+            } = match batch.run(self.store.as_ref(), claim.as_ref()).await {
+                Ok(done) => {
+                    self.finish(tickets, done, tally);
+                    return None;
+                }
+                Err(failure) => failure,
+            };
+            match error {
+                StoreError::Contended(detail) => {
+                    tracing::debug!(lane = %self.label.lane, detail, "contended");
+                    self.metrics.contended.get_or_create(&self.label).inc();
+                    if wait == Wait::Skip {
+                        self.set_aside(tickets);
+                        return None;
+                    }
+                    wait = Wait::Skip;
+                }
+                StoreError::CommitLost(transaction) => match self.fate(transaction).await {
+                    Fate::Committed => {
+                        self.finish(tickets, done, tally);
+                        return None;
+                    }
+                    Fate::Aborted => {}
+                    Fate::Unknown => {
+                        fail(tickets, || EngineError::FateUnknown);
+                        tally.error = Some(EngineError::FateUnknown);
+                        return None;
+                    }
+                },
+                error if error.is_about_rows() => {
+                    return self.cut(tickets, claimed, error, tally).await;
+                }
+                error if unavailable >= UNAVAILABLE_RETRIES => {
+                    tracing::error!(lane = %self.label.lane, %error, "a batch failed");
+                    let error = Arc::new(error);
+                    fail(tickets, || EngineError::Store(Arc::clone(&error)));
+                    tally.error = Some(EngineError::Store(error));
+                    return None;
+                }
+                error => {
+                    tracing::warn!(lane = %self.label.lane, %error, "a batch is tried again");
+                    unavailable += 1;
+                    self.runtime.sleep(UNAVAILABLE_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Asks what became of a transaction until the database knows.
+    async fn fate(&self, transaction: TransactionId) -> Fate {
+        tracing::warn!(lane = %self.label.lane, ?transaction, "lost during COMMIT");
+        for _ in 0..FATE_TRIES {
+            match self.store.fate(transaction.clone()).await {
+                Ok(Fate::Unknown) | Err(_) => self.runtime.sleep(FATE_PAUSE).await,
+                Ok(known) => return known,
+            }
+        }
+        Fate::Unknown
+    }
+
+    /// Cuts a part in which a row refuses. What a claim found becomes commands, so that it can
+    /// be cut as well.
+    async fn cut(
+        &mut self,
+        mut tickets: Vec<Ticket>,
+        claimed: Vec<Job>,
+        error: StoreError,
+        tally: &mut Tally,
+    ) -> Option<(Part, Part)> {
+        tally.released.claimed += claimed.len();
+        tickets.extend(expiries(claimed, Via::Timer));
+        if tickets.len() > 1 {
+            let second = tickets.split_off(tickets.len() / 2);
+            let part = |tickets| Part {
+                tickets,
+                claim: None,
+            };
+            return Some((part(tickets), part(second)));
+        }
+        let ticket = tickets.pop()?;
+        tracing::error!(command = ticket.command.as_str(), %error, "a row refuses");
+        if let Command::Expire { job, .. } = &ticket.command {
+            self.metrics.stuck_holds.inc();
+            if let Err(error) = defer_stuck(self.store.as_ref(), job.reservation).await {
+                tracing::error!(reservation = %job.reservation, %error, "cannot defer a stuck hold");
+            }
+        }
+        let error = Arc::new(error);
+        fail(vec![ticket], || EngineError::Store(Arc::clone(&error)));
+        None
+    }
+
+    /// Answers those that were decided and keeps the others.
+    fn finish(&mut self, tickets: Vec<Ticket>, done: Done, tally: &mut Tally) {
+        for (via, lateness_ms) in &done.releases {
+            let label = ViaLabel { via: via.as_str() };
+            self.metrics
+                .lateness_seconds
+                .get_or_create(&label)
+                .observe(*lateness_ms as f64 / 1_000.0);
+        }
+        for row in &done.stuck {
+            tracing::error!(%row, "a due hold cannot be understood");
+            self.metrics.stuck_holds.inc();
+        }
+        tally.released.released += done.releases.len();
+        tally.released.claimed += done.claimed;
+        let mut aside = Vec::new();
+        for (mut ticket, verdict) in tickets.into_iter().zip(done.verdicts) {
+            match verdict {
+                Verdict::Answered(reply) => {
+                    self.count(&ticket.command, &reply);
+                    answer(&mut ticket, Ok(reply));
+                }
+                Verdict::Failed(error) => answer(&mut ticket, Err(error)),
+                Verdict::Aside(why) => {
+                    if let Some(caller) = &mut ticket.caller {
+                        caller.awaits_key = matches!(why, Aside::Key);
+                    }
+                    match why {
+                        Aside::Due(Lacking::Units(units)) => {
+                            for (key, units) in units {
+                                *tally.units.entry(key).or_default() += units;
+                            }
+                        }
+                        Aside::Due(Lacking::Release(job)) => tally.jobs.push(job),
+                        Aside::Key | Aside::Rows => {}
+                    }
+                    aside.push(ticket);
+                }
+            }
+        }
+        self.set_aside(aside);
+    }
+
+    /// Keeps commands for a later batch, but not expiries that nobody waits for: those are found
+    /// again by whoever wanted them.
+    fn set_aside(&mut self, tickets: Vec<Ticket>) {
+        let before = self.state.aside.len();
+        let waiting = tickets.into_iter().filter(|ticket| ticket.caller.is_some());
+        self.state.aside.extend(waiting);
+        if self.state.aside.len() > before {
+            self.state.aside_until = self.runtime.elapsed() + ASIDE_PAUSE;
+        }
+    }
+
+    fn count(&self, command: &Command, reply: &Reply) {
+        let outcome = match reply {
+            Reply::Replayed(_) => "replayed",
+            Reply::Decided(outcome) => outcome_word(outcome),
+        };
+        let label = OutcomeLabel {
+            command: command.as_str(),
+            outcome,
+        };
+        self.metrics.outcomes.get_or_create(&label).inc();
+    }
+
+    /// Records a transaction, and makes the next one larger or smaller, so that a full one takes
+    /// about [`BATCH_TARGET`].
+    fn measure(&mut self, size: usize, took: Duration) {
+        self.metrics
+            .batch_size
+            .get_or_create(&self.label)
+            .observe(size as f64);
+        self.metrics
+            .batch_seconds
+            .get_or_create(&self.label)
+            .observe(took.as_secs_f64());
+        tracing::debug!(
+            lane = %self.label.lane,
+            size,
+            duration_ms = took.as_millis(),
+            "batch"
+        );
+        self.state.cap = next_cap(self.state.cap, size, took);
+    }
+}
+
+/// The cap after a batch of `size` that took `took` under `cap`.
+fn next_cap(cap: usize, size: usize, took: Duration) -> usize {
+    let next = if took > BATCH_TARGET + BATCH_TARGET / 4 {
+        // Shrink to what the target would have held, by half at most: one slow flush of the disk
+        // says little about the next.
+        let fits = size as u128 * BATCH_TARGET.as_micros() / took.as_micros().max(1);
+        usize::try_from(fits).unwrap_or(cap).clamp(cap / 2, cap)
+    } else if size >= cap && took < BATCH_TARGET / 2 {
+        cap * 2
+    } else if size >= cap && took < BATCH_TARGET {
+        cap + cap / 8
+    } else {
+        cap
+    };
+    next.clamp(BATCH_MIN, BATCH_MAX)
+}
+
+fn expiries(jobs: Vec<Job>, via: Via) -> Vec<Ticket> {
+    jobs.into_iter()
+        .map(|job| Ticket {
+            command: Command::Expire { job, via },
+            keyed: None,
+            caller: None,
+        })
+        .collect()
+}
+
+fn fail(tickets: Vec<Ticket>, error: impl Fn() -> EngineError) {
+    for mut ticket in tickets {
+        answer(&mut ticket, Err(error()));
+    }
+}
+
+/// Gives a caller the answer. One who has hung up does not get it, and nothing depends on that.
+fn answer(ticket: &mut Ticket, reply: Result<Reply, EngineError>) {
+    if let Some(caller) = ticket.caller.take() {
+        let _ = caller.reply.send(reply);
+    }
+}
+
+/// The word for an outcome in metrics.
+fn outcome_word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Reservation { created: true, .. } => "created",
+        Outcome::Reservation { reservation, .. } => reservation.state.as_str(),
+        Outcome::Stock(_) => "done",
+        Outcome::Job(job) => job.as_str(),
+        Outcome::Refused(Refusal::InsufficientStock { .. }) => "insufficient-stock",
+        Outcome::Refused(Refusal::NotHeld { .. }) => "reservation-not-held",
+        Outcome::Refused(Refusal::Expired { .. }) => "reservation-expired",
+        Outcome::Refused(Refusal::StockBelowHeld { .. }) => "stock-below-held",
+        Outcome::Refused(Refusal::StockAboveMaximum { .. }) => "stock-above-maximum",
+        Outcome::Refused(Refusal::HoldLimit { .. }) => "hold-limit",
+        Outcome::Refused(Refusal::NotFound { .. }) => "not-found",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cap_follows_the_time_a_full_batch_takes() {
+        let ms = Duration::from_millis;
+        assert_eq!(next_cap(64, 64, ms(5)), 128, "fast and full: twice as many");
+        assert_eq!(next_cap(64, 64, ms(15)), 72, "near the target: a few more");
+        assert_eq!(next_cap(64, 3, ms(5)), 64, "a small batch says nothing");
+        assert_eq!(next_cap(64, 64, ms(22)), 64, "at the target: as it is");
+        assert_eq!(
+            next_cap(100, 100, ms(40)),
+            50,
+            "slow: what the target holds"
+        );
+        assert_eq!(next_cap(100, 100, ms(400)), 50, "very slow: half at most");
+        assert_eq!(next_cap(16, 16, ms(400)), BATCH_MIN);
+        assert_eq!(next_cap(1_024, 1_024, ms(1)), BATCH_MAX);
+    }
+}

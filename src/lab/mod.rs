@@ -1,0 +1,3 @@
+//! What proves rather than serves.
+
+pub mod replay;

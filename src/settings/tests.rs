@@ -1,0 +1,167 @@
+use clap::CommandFactory as _;
+
+use super::*;
+
+/// Flags rather than variables, because the environment belongs to the whole test process.
+fn serve(flags: &[&str]) -> Result<Settings, String> {
+    let arguments = ["holdfast", "serve"].iter().chain(flags);
+    match Invocation::from_arguments(arguments) {
+        Ok(Invocation {
+            task: Task::Serve(settings),
+            ..
+        }) => Ok(settings),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn refused(flags: &[&str]) -> String {
+    let said = serve(flags).expect_err("these settings make no sense");
+    let first = said.lines().next().unwrap_or_default();
+    first.to_owned()
+}
+
+#[test]
+fn the_command_line_is_well_formed() {
+    Invocation::command().debug_assert();
+}
+
+#[test]
+fn every_setting_of_serve_has_a_variable_named_like_its_flag() {
+    let command = Invocation::command();
+    let serve = command.find_subcommand("serve").unwrap();
+    for argument in command.get_arguments().chain(serve.get_arguments()) {
+        let Some(flag) = argument.get_long().filter(|flag| *flag != "version") else {
+            continue;
+        };
+        let variable = format!("HOLDFAST_{}", flag.replace('-', "_").to_uppercase());
+        let env = argument.get_env().and_then(std::ffi::OsStr::to_str);
+        assert_eq!(env, Some(variable.as_str()), "--{flag}");
+    }
+}
+
+#[test]
+fn serve_starts_with_nothing_set() {
+    let settings = serve(&[]).unwrap();
+    assert_eq!(settings.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(settings.database.url.to_string(), "sqlite://holdfast.db");
+    assert_eq!(settings.hold_seconds, 900);
+    assert_eq!(settings.max_hold_seconds, 2_592_000);
+    assert_eq!(settings.sweep, Duration::from_secs(300));
+    assert_eq!(settings.request_timeout, Duration::from_secs(10));
+    assert_eq!(settings.shutdown, Duration::from_secs(25));
+    assert_eq!(settings.cors_origins, CorsOrigins::Exactly(vec![]));
+}
+
+#[test]
+fn what_is_out_of_range_is_refused_with_the_range() {
+    for (flag, value, range) in [
+        ("--hold-seconds", "0", "1..=315576000"),
+        ("--hold-seconds", "9223372036854775807", "1..=315576000"),
+        ("--max-hold-seconds", "0", "1..=315576000"),
+        ("--sweep-seconds", "0", "1..=86400"),
+        ("--request-timeout-seconds", "301", "1..=300"),
+        ("--shutdown-seconds", "601", "1..=600"),
+    ] {
+        let said = refused(&[flag, value]);
+        assert!(said.contains(flag) && said.contains(range), "{said}");
+    }
+}
+
+#[test]
+fn a_default_hold_longer_than_the_longest_is_refused() {
+    assert!(serve(&["--hold-seconds", "60", "--max-hold-seconds", "60"]).is_ok());
+    assert_eq!(
+        refused(&["--hold-seconds", "61", "--max-hold-seconds", "60"]),
+        "error: a hold would last 61 s and may last 60 s at most; \
+         lower HOLDFAST_HOLD_SECONDS or raise HOLDFAST_MAX_HOLD_SECONDS"
+    );
+}
+
+#[test]
+fn without_keys_only_loopback_is_served() {
+    for listen in ["127.0.0.1:0", "127.9.9.9:80", "[::1]:8080"] {
+        assert!(serve(&["--listen", listen]).is_ok(), "{listen}");
+    }
+    for listen in ["0.0.0.0:8080", "192.0.2.1:8080", "[::]:8080"] {
+        assert_eq!(
+            refused(&["--listen", listen]),
+            "error: until API keys exist Holdfast serves loopback only; \
+             set HOLDFAST_LISTEN to 127.0.0.1:8080"
+        );
+    }
+}
+
+#[test]
+fn a_database_is_known_by_its_scheme() {
+    let url = |text: &str| text.parse::<DatabaseUrl>();
+    let file = "sqlite://holdfast.db".to_owned();
+    assert_eq!(url(&file), Ok(DatabaseUrl::Sqlite(file)));
+    for server in ["postgres://localhost/holdfast", "postgresql:///holdfast"] {
+        let server = server.to_owned();
+        assert_eq!(url(&server), Ok(DatabaseUrl::Postgres(server)));
+    }
+    assert_eq!(
+        refused(&["--database-url", "mysql://shop:secret@db/shop"]),
+        "error: no database is known by the address `mysql://shop@db/shop`; \
+         set HOLDFAST_DATABASE_URL to sqlite://FILE or postgres://USER@HOST/DATABASE"
+    );
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    for (url, shown) in [
+        (
+            "postgres://shop:secret@db:5432/shop",
+            "postgres://shop@db:5432/shop",
+        ),
+        (
+            "postgres://shop:sec/r@et@db/shop",
+            "postgres://shop@db/shop",
+        ),
+        ("postgres://:secret@db/shop", "postgres://@db/shop"),
+        (
+            "postgres://db/shop?user=shop&password=secret",
+            "postgres://db/shop",
+        ),
+        ("postgres://db/shop?password=secret@", "postgres://db@"),
+        ("postgres://db/shop", "postgres://db/shop"),
+    ] {
+        let settings = serve(&["--database-url", url]).unwrap();
+        assert_eq!(settings.database.url.to_string(), shown);
+        assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
+    }
+    for wrong in ["shop:secret@db/shop", "postgres;//shop:secret@db", "secret"] {
+        assert!(!refused(&["--database-url", wrong]).contains(":secret"));
+    }
+}
+
+#[test]
+fn an_origin_is_taken_as_a_browser_sends_it() {
+    let origins = |list: &str| list.parse::<CorsOrigins>().ok();
+    let exactly = |list: &[&str]| {
+        let list = list.iter().map(|origin| (*origin).to_owned());
+        Some(CorsOrigins::Exactly(list.collect()))
+    };
+    assert_eq!(origins(" * "), Some(CorsOrigins::Any));
+    assert_eq!(origins(""), exactly(&[]));
+    assert_eq!(
+        origins("https://shop.example, http://localhost:3000"),
+        exactly(&["https://shop.example", "http://localhost:3000"])
+    );
+    for never_sent in [
+        "https://shop.example/",
+        "https://Shop.example",
+        "shop.example",
+        "https://",
+        "*,https://shop.example",
+    ] {
+        assert_eq!(origins(never_sent), None, "{never_sent}");
+    }
+}
+
+#[test]
+fn a_log_filter_that_cannot_be_read_is_refused() {
+    assert!(serve(&["--log", "info,sqlx=warn"]).is_ok());
+    assert!(refused(&["--log", "sqlx=loud"]).contains("--log"));
+}

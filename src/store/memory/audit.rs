@@ -1,0 +1,137 @@
+//! Recomputes from the rows what they promise, as the databases do. What is derived here from
+//! other rows as they are put (open lines, the numbers of events) cannot drift.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::rows::Rows;
+use crate::domain::{EventKind, ReservationId, State, StockKey, Timestamp};
+use crate::store::Drift;
+
+/// A hold that is tried again more than this after its deadline could not be released.
+const PUT_OFF_MS: i64 = 60_000;
+
+pub(super) fn audit(rows: &Rows, now: Timestamp) -> Vec<Drift> {
+    let mut drifts = Vec::new();
+    audit_stock(rows, &mut drifts);
+    audit_reservations(rows, now, &mut drifts);
+    audit_ledger(rows, &mut drifts);
+    drifts
+}
+
+/// P1, and P8: what stock says is held is what reservations hold.
+fn audit_stock(rows: &Rows, drifts: &mut Vec<Drift>) {
+    let mut claimed: BTreeMap<StockKey, i64> = BTreeMap::new();
+    for reservation in rows.reservations.values() {
+        if reservation.state == State::Held {
+            for (key, units) in reservation.units() {
+                *claimed.entry(key).or_default() += units;
+            }
+        }
+    }
+    let keys: BTreeSet<_> = rows.stock.keys().chain(claimed.keys()).collect();
+    for key in keys {
+        let row = format!("stock {key}");
+        let stock = rows.stock.get(key);
+        let units = claimed.get(key).copied().unwrap_or_default();
+        if let Some(stock) = stock
+            && !(0..=stock.on_hand).contains(&stock.held)
+        {
+            let detail = format!("{} of {} units are held", stock.held, stock.on_hand);
+            drifts.push(drift("P1", row.clone(), detail));
+        }
+        let held = stock.map(|stock| stock.held);
+        if held != Some(units) {
+            let detail = format!("{held:?} held by the row, {units} by reservations");
+            drifts.push(drift("P8", row, detail));
+        }
+    }
+}
+
+/// P2: a reservation leaves held once. P7: it is released in time. P9: one event created it.
+fn audit_reservations(rows: &Rows, now: Timestamp, drifts: &mut Vec<Drift>) {
+    let mut created: BTreeMap<ReservationId, usize> = BTreeMap::new();
+    let mut closing: BTreeMap<ReservationId, (Option<Timestamp>, Vec<&str>)> = BTreeMap::new();
+    for recorded in &rows.events {
+        let Some(id) = recorded.event.reservation_id else {
+            continue;
+        };
+        match recorded.event.kind {
+            EventKind::Created => *created.entry(id).or_default() += 1,
+            kind @ (EventKind::Paid | EventKind::Cancelled | EventKind::Expired) => {
+                let (closed_at, kinds) = closing.entry(id).or_default();
+                closed_at.get_or_insert(recorded.event.at);
+                kinds.push(kind.as_str());
+            }
+            _ => {}
+        }
+    }
+    let known = rows.reservations.keys();
+    let ids: BTreeSet<_> = known.chain(created.keys()).chain(closing.keys()).collect();
+    for id in ids {
+        let name = format!("reservation {id}");
+        let reservation = rows.reservations.get(id);
+        let state = reservation.map_or("no row", |row| row.state.as_str());
+        let expected: &[&str] = match reservation {
+            None => &[],
+            Some(row) if row.reacquired => &["expired", "paid"],
+            Some(row) if row.state == State::Held => &[],
+            Some(_) => &[state],
+        };
+        let (closed_at, kinds) = closing.get(id).cloned().unwrap_or_default();
+        let drifted = match reservation {
+            Some(row) => kinds != expected || row.closed_at != closed_at,
+            None => !kinds.is_empty(),
+        };
+        if drifted {
+            let detail = format!("{state}, and its closing events are: {}", kinds.join(", "));
+            drifts.push(drift("P2", name.clone(), detail));
+        }
+        let creations = created.get(id).copied().unwrap_or_default();
+        if reservation.is_some() != (creations == 1) {
+            let detail = format!("{state}, and created by {creations} events");
+            drifts.push(drift("P9", name.clone(), detail));
+        }
+        if let Some(row) = reservation
+            && row.is_due(now)
+            && row.attempt_at.millis_since(row.expires_at) > PUT_OFF_MS
+        {
+            let detail = format!(
+                "due since {}, put off until {}",
+                row.expires_at, row.attempt_at
+            );
+            drifts.push(drift("P7", name, detail));
+        }
+    }
+}
+
+/// P9: the ledger's releases are the events' releases.
+fn audit_ledger(rows: &Rows, drifts: &mut Vec<Drift>) {
+    let mut releases: BTreeMap<(ReservationId, Timestamp), (usize, usize)> = BTreeMap::new();
+    for entry in rows.ledger.values() {
+        if entry.outcome == State::Expired.as_str() {
+            let release = (entry.job.reservation, entry.at);
+            releases.entry(release).or_default().0 += 1;
+        }
+    }
+    for recorded in &rows.events {
+        if let (EventKind::Expired, Some(id)) = (recorded.event.kind, recorded.event.reservation_id)
+        {
+            let release = (id, recorded.event.at);
+            releases.entry(release).or_default().1 += 1;
+        }
+    }
+    for ((id, at), (entries, events)) in releases {
+        if entries != events {
+            let detail = format!("expired at {at}: {entries} ledger rows, {events} events");
+            drifts.push(drift("P9", format!("reservation {id}"), detail));
+        }
+    }
+}
+
+fn drift(promise: &'static str, row: String, detail: String) -> Drift {
+    Drift {
+        promise,
+        row,
+        detail,
+    }
+}

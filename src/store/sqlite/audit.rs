@@ -1,0 +1,245 @@
+//! Recomputes from the rows what they promise. The comparing is done by SQLite, which sorts on
+//! disk what does not fit its small cache, so that an audit of millions of rows takes time and not
+//! memory.
+
+use sqlx::Row;
+use sqlx::sqlite::{SqlitePool, SqliteRow};
+use uuid::Uuid;
+
+use super::error::store_error;
+use crate::domain::{ReservationId, Timestamp};
+use crate::store::{Drift, StoreError};
+
+/// Says row by row where a promise does not hold, at most [`MOST`] rows for each check.
+pub(super) async fn audit(readers: &SqlitePool, now: Timestamp) -> Result<Vec<Drift>, StoreError> {
+    let mut snapshot = readers.begin().await.map_err(store_error)?;
+    let mut drifts = Vec::new();
+    for check in CHECKS {
+        let rows = sqlx::query(check.sql)
+            .bind(now.as_millis())
+            .bind(MOST)
+            .fetch_all(&mut *snapshot)
+            .await
+            .map_err(store_error)?;
+        for row in &rows {
+            drifts.push(drift(check.promise, row).map_err(store_error)?);
+        }
+    }
+    snapshot.rollback().await.map_err(store_error)?;
+    Ok(drifts)
+}
+
+/// Enough to see what kind of thing is wrong.
+const MOST: i64 = 1_000;
+
+/// A promise, and the statement that finds the rows that break it. `?1` is now, `?2` the most rows
+/// wanted. What is found has a `name`, or else a `reservation_id`, and a `detail`.
+struct Check {
+    promise: &'static str,
+    sql: &'static str,
+}
+
+fn drift(promise: &'static str, found: &SqliteRow) -> Result<Drift, sqlx::Error> {
+    let name: Option<String> = found.try_get("name")?;
+    let row = match name {
+        Some(name) => name,
+        None => {
+            let id: Option<String> = found.try_get("reservation_id")?;
+            let uuid = id.as_deref().and_then(|id| Uuid::parse_str(id).ok());
+            match uuid.map(ReservationId::from_uuid) {
+                Some(id) => format!("reservation {id}"),
+                None => format!("reservation {}", id.unwrap_or_default()),
+            }
+        }
+    };
+    Ok(Drift {
+        promise,
+        row,
+        detail: found.try_get("detail")?,
+    })
+}
+
+const CHECKS: &[Check] = &[
+    // No oversell.
+    Check {
+        promise: "P1",
+        sql: "
+            SELECT NULL AS reservation_id,
+                   'stock ' || sku || ' at ' || location AS name,
+                   held || ' of ' || on_hand || ' units are held' AS detail
+            FROM stock
+            WHERE NOT held BETWEEN 0 AND on_hand
+            LIMIT ?2
+        ",
+    },
+    // What stock says is held is what reservations hold.
+    Check {
+        promise: "P8",
+        sql: "
+            WITH claimed AS (
+                SELECT line.value ->> 'location' AS location,
+                       line.value ->> 'sku' AS sku,
+                       sum(line.value ->> 'quantity') AS units
+                FROM reservations
+                CROSS JOIN json_each(reservations.lines) AS line
+                WHERE reservations.state = 'held'
+                GROUP BY 1, 2
+            )
+            SELECT NULL AS reservation_id,
+                   'stock ' || coalesce(sku, '?') || ' at ' || coalesce(location, '?') AS name,
+                   coalesce(stock.held, 'no row, so none') || ' held by the row, '
+                       || coalesce(claimed.units, 0) || ' by reservations' AS detail
+            FROM claimed
+            FULL JOIN stock USING (location, sku)
+            WHERE coalesce(claimed.units, 0) <> coalesce(stock.held, 0)
+            LIMIT ?2
+        ",
+    },
+    // Open lines are the lines of held reservations.
+    Check {
+        promise: "P8",
+        sql: "
+            WITH claimed AS (
+                SELECT line.value ->> 'location' AS location,
+                       line.value ->> 'sku' AS sku,
+                       reservations.expires_at AS expires_at,
+                       reservations.id AS reservation_id,
+                       sum(line.value ->> 'quantity') AS units
+                FROM reservations
+                CROSS JOIN json_each(reservations.lines) AS line
+                WHERE reservations.state = 'held'
+                GROUP BY reservations.id, 1, 2
+            )
+            SELECT reservation_id,
+                   NULL AS name,
+                   coalesce(claimed.units, 0) || ' of ' || coalesce(sku, '?') || ' at '
+                       || coalesce(location, '?') || ' until ' || expires_at
+                       || '; its open line has ' || coalesce(open_lines.quantity, 0) AS detail
+            FROM claimed
+            FULL JOIN open_lines USING (location, sku, expires_at, reservation_id)
+            WHERE claimed.units IS NOT open_lines.quantity
+            LIMIT ?2
+        ",
+    },
+    // A reservation leaves held once; only reacquired ones are paid after that.
+    Check {
+        promise: "P2",
+        sql: "
+            WITH closing AS (
+                SELECT reservation_id,
+                       group_concat(kind, ', ' ORDER BY seq) AS kinds,
+                       min(at) AS closed_at
+                FROM events
+                WHERE kind IN ('paid', 'cancelled', 'expired')
+                GROUP BY reservation_id
+            )
+            SELECT coalesce(reservations.id, closing.reservation_id) AS reservation_id,
+                   NULL AS name,
+                   coalesce(reservations.state, 'no row') || ', closed at '
+                       || coalesce(reservations.closed_at, 'no time')
+                       || '; its closing events: ' || coalesce(closing.kinds, 'none')
+                       || ', from ' || coalesce(closing.closed_at, 'no time') AS detail
+            FROM closing
+            FULL JOIN reservations ON reservations.id = closing.reservation_id
+            WHERE closing.kinds IS NOT
+                  CASE
+                      WHEN reservations.state = 'held' THEN NULL
+                      WHEN reservations.reacquired THEN 'expired, paid'
+                      ELSE reservations.state
+                  END
+               OR reservations.id IS NULL
+               OR reservations.closed_at IS NOT closing.closed_at
+            LIMIT ?2
+        ",
+    },
+    // A due hold is expired within the bound: this one could not be, and was put off.
+    Check {
+        promise: "P7",
+        sql: "
+            SELECT id AS reservation_id,
+                   NULL AS name,
+                   'due since ' || expires_at || ', put off until ' || attempt_at AS detail
+            FROM reservations
+            WHERE state = 'held'
+              AND expires_at <= ?1
+              AND attempt_at > expires_at + 60000
+            LIMIT ?2
+        ",
+    },
+    // Each reservation was created by one event.
+    Check {
+        promise: "P9",
+        sql: "
+            WITH created AS (
+                SELECT reservation_id,
+                       count(*) AS count
+                FROM events
+                WHERE kind = 'created'
+                GROUP BY reservation_id
+            )
+            SELECT coalesce(reservations.id, created.reservation_id) AS reservation_id,
+                   NULL AS name,
+                   coalesce(reservations.state, 'no row') || ', and created by '
+                       || coalesce(created.count, 0) || ' events' AS detail
+            FROM created
+            FULL JOIN reservations ON reservations.id = created.reservation_id
+            WHERE reservations.id IS NULL
+               OR created.count IS NOT 1
+            LIMIT ?2
+        ",
+    },
+    // The ledger's releases are the events' releases.
+    Check {
+        promise: "P9",
+        sql: "
+            WITH released AS (
+                SELECT reservation_id,
+                       at,
+                       count(*) AS count
+                FROM ledger
+                WHERE outcome = 'expired'
+                GROUP BY reservation_id, at
+            ),
+            told AS (
+                SELECT reservation_id,
+                       at,
+                       count(*) AS count
+                FROM events
+                WHERE kind = 'expired'
+                GROUP BY reservation_id, at
+            )
+            SELECT reservation_id,
+                   NULL AS name,
+                   'expired at ' || at || ': ' || coalesce(released.count, 0)
+                       || ' ledger rows, ' || coalesce(told.count, 0) || ' events' AS detail
+            FROM released
+            FULL JOIN told USING (reservation_id, at)
+            WHERE released.count IS NOT told.count
+            LIMIT ?2
+        ",
+    },
+    // Events are numbered 1, 2, 3, ... up to the head.
+    Check {
+        promise: "P9",
+        sql: "
+            WITH numbered AS (
+                SELECT seq,
+                       lag(seq, 1, 0) OVER (ORDER BY seq) AS previous
+                FROM events
+                UNION ALL
+                SELECT (SELECT seq + 1 FROM event_head),
+                       coalesce(max(seq), 0)
+                FROM events
+            )
+            SELECT NULL AS reservation_id,
+                   'event ' || (previous + 1) AS name,
+                   CASE
+                       WHEN seq IS NULL THEN 'the event head is missing'
+                       ELSE 'is missing, or the next one is not ' || seq
+                   END AS detail
+            FROM numbered
+            WHERE seq IS NOT previous + 1
+            LIMIT ?2
+        ",
+    },
+];

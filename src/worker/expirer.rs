@@ -1,0 +1,101 @@
+//! The expirer: finds due holds by itself and has them released.
+//!
+//! With nothing in front of it, it is the timer. It sleeps until the earliest attempt that the
+//! database knows, by the database's own clock, and never longer than a safety look: that is how
+//! it sees what other instances made. Since the shortest hold is a second and the safety look
+//! comes twice as often, every hold is seen before it is due, and no instance has to tell another
+//! (or itself) about a new one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Next, Worker};
+use crate::domain::Timestamp;
+use crate::engine::{Engine, EngineError, Runtime};
+
+/// The longest sleep: half of the shortest hold.
+const SAFETY_LOOK: Duration = Duration::from_millis(500);
+/// The first rest after a look that found due holds, all locked by others; doubled up to
+/// [`SAFETY_LOOK`].
+const VAIN_LOOK: Duration = Duration::from_millis(100);
+/// How far the watermark stays behind the earliest held attempt, in milliseconds. A transaction
+/// that was decided before the look and committed after it lies within this margin.
+const WATERMARK_MARGIN_MS: i64 = 60_000;
+
+/// The worker that releases due holds.
+pub struct Expirer {
+    engine: Engine,
+    runtime: Arc<dyn Runtime>,
+    /// How often to look from the beginning.
+    sweep: Duration,
+    /// No held reservation has an earlier attempt. Looks start here, because released holds leave
+    /// dead entries at the beginning of the index that an old snapshot keeps from being removed.
+    watermark: Timestamp,
+    /// When the next look starts from the beginning, by the runtime's stopwatch.
+    next_sweep: Duration,
+    vain_look: Duration,
+}
+
+impl Expirer {
+    /// An expirer that looks from the beginning at once and then every `sweep`.
+    pub fn new(engine: Engine, runtime: Arc<dyn Runtime>, sweep: Duration) -> Self {
+        Self {
+            engine,
+            runtime,
+            sweep,
+            watermark: Timestamp::EPOCH,
+            next_sweep: Duration::ZERO,
+            vain_look: VAIN_LOOK,
+        }
+    }
+
+    /// Where the next look starts.
+    fn start_of_look(&mut self) -> Timestamp {
+        let elapsed = self.runtime.elapsed();
+        if elapsed >= self.next_sweep {
+            self.next_sweep = elapsed + self.sweep;
+            Timestamp::EPOCH
+        } else {
+            self.watermark
+        }
+    }
+}
+
+#[async_trait]
+impl Worker for Expirer {
+    fn name(&self) -> &'static str {
+        "expirer"
+    }
+
+    async fn run_once(&mut self) -> Result<Next, EngineError> {
+        let from = self.start_of_look();
+        let look = self
+            .engine
+            .store()
+            .next_attempt(from)
+            .await
+            .map_err(Arc::new)?;
+        // The look saw locked rows as well, so the watermark does not pass them.
+        let earliest = look.attempt_at.unwrap_or(look.now).min(look.now);
+        self.watermark = earliest.saturating_add_millis(-WATERMARK_MARGIN_MS);
+        let Some(attempt_at) = look.attempt_at.filter(|at| *at <= look.now) else {
+            self.vain_look = VAIN_LOOK;
+            let wait_ms = look
+                .attempt_at
+                .map_or(i64::MAX, |at| at.millis_since(look.now));
+            let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or_default());
+            return Ok(Next::After(wait.min(SAFETY_LOOK)));
+        };
+        let released = self.engine.expire_due(from).await?;
+        if released.claimed > 0 {
+            self.vain_look = VAIN_LOOK;
+            return Ok(Next::Again);
+        }
+        tracing::debug!(%attempt_at, "due holds are locked by others");
+        let rest = self.vain_look;
+        self.vain_look = (rest * 2).min(SAFETY_LOOK);
+        Ok(Next::After(rest))
+    }
+}

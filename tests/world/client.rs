@@ -1,0 +1,167 @@
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use reqwest::{Method, Url};
+use serde_json::{Value, json};
+
+/// A client of one server, with a method for each call of the API.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    server: Url,
+    key: Option<String>,
+}
+
+/// What the server answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    /// The body; null if there was none, and a string if it was not JSON.
+    pub body: Value,
+}
+
+impl Client {
+    /// A client of the server at `url`.
+    pub fn of(url: &str) -> Self {
+        // A server that hangs must fail a test and not hang it.
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(60));
+        Self {
+            http: http.build().unwrap(),
+            server: url.parse().unwrap(),
+            key: None,
+        }
+    }
+
+    /// The same client, whose requests carry this Idempotency-Key.
+    pub fn with_key(&self, key: &str) -> Self {
+        Self {
+            key: Some(key.to_owned()),
+            ..self.clone()
+        }
+    }
+
+    pub async fn put_stock(&self, sku: &str, on_hand: i64) -> Answer {
+        let body = json!({ "on_hand": on_hand });
+        self.ask(Method::PUT, &["stock", sku], body).await
+    }
+
+    pub async fn adjust_stock(&self, sku: &str, delta: i64) -> Answer {
+        let body = json!({ "delta": delta });
+        self.ask(Method::POST, &["stock", sku, "adjustments"], body)
+            .await
+    }
+
+    pub async fn get_stock(&self, sku: &str) -> Answer {
+        self.get(&["stock", sku], &[]).await
+    }
+
+    /// Reserves what `body` says; see [`Client::reserve_one`] for the common case.
+    pub async fn reserve(&self, body: Value) -> Answer {
+        self.ask(Method::POST, &["reservations"], body).await
+    }
+
+    /// Reserves units of one SKU for some seconds.
+    pub async fn reserve_one(&self, sku: &str, quantity: i64, hold_seconds: i64) -> Answer {
+        let lines = json!([{ "sku": sku, "quantity": quantity }]);
+        self.reserve(json!({ "lines": lines, "hold_seconds": hold_seconds }))
+            .await
+    }
+
+    pub async fn get_reservation(&self, id: &str) -> Answer {
+        self.get(&["reservations", id], &[]).await
+    }
+
+    pub async fn list_reservations(&self, query: &[(&str, &str)]) -> Answer {
+        self.get(&["reservations"], query).await
+    }
+
+    pub async fn extend(&self, id: &str, body: Value) -> Answer {
+        self.ask(Method::POST, &["reservations", id, "extend"], body)
+            .await
+    }
+
+    pub async fn checkout(&self, id: &str, body: Value) -> Answer {
+        self.ask(Method::POST, &["reservations", id, "checkout"], body)
+            .await
+    }
+
+    pub async fn cancel(&self, id: &str, body: Value) -> Answer {
+        self.ask(Method::POST, &["reservations", id, "cancel"], body)
+            .await
+    }
+
+    pub async fn list_events(&self, after: i64, limit: u32) -> Answer {
+        let (after, limit) = (after.to_string(), limit.to_string());
+        self.get(&["events"], &[("after", &after), ("limit", &limit)])
+            .await
+    }
+
+    /// GET of a path below `/v1`, given by its segments as they are meant, not encoded.
+    pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Answer {
+        let mut url = self.url(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Answer::to(self.http.get(url)).await.unwrap()
+    }
+
+    /// Any request with a body to a path below `/v1`.
+    pub async fn ask(&self, method: Method, path: &[&str], body: Value) -> Answer {
+        self.try_to_ask(method, path, body).await.unwrap()
+    }
+
+    /// The same, for a server that may be gone before it answers.
+    pub async fn try_to_ask(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Value,
+    ) -> reqwest::Result<Answer> {
+        let mut request = self.http.request(method, self.url(path)).json(&body);
+        if let Some(key) = &self.key {
+            request = request.header("Idempotency-Key", key);
+        }
+        Answer::to(request).await
+    }
+
+    fn url(&self, path: &[&str]) -> Url {
+        let mut url = self.server.clone();
+        url.path_segments_mut()
+            .expect("an http address has a path")
+            .clear()
+            .push("v1")
+            .extend(path);
+        url
+    }
+}
+
+impl Answer {
+    async fn to(request: reqwest::RequestBuilder) -> reqwest::Result<Self> {
+        let response = request.send().await?;
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
+        let text = response.text().await?;
+        let body = match text.as_str() {
+            "" => Value::Null,
+            text => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
+        };
+        Ok(Self {
+            status,
+            headers,
+            body,
+        })
+    }
+
+    /// The body, if the status is this one; else the test fails and shows both.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "the body was {}", self.body);
+        self.body
+    }
+
+    /// The slug of the problem that the body describes.
+    pub fn problem(&self) -> Option<&str> {
+        self.body["type"].as_str()?.strip_prefix("/problems/")
+    }
+}

@@ -1,0 +1,122 @@
+use std::io::{BufRead as _, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+
+use super::client::Client;
+
+/// A real server process on a port of its own; killed when this is dropped.
+pub struct ServerProcess {
+    child: Child,
+    url: String,
+}
+
+/// Runs the program to its end, with these arguments and settings and no others.
+pub fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
+    let output = program(arguments, settings).output();
+    output.expect("the program can be run")
+}
+
+impl ServerProcess {
+    /// Starts `holdfast serve` on a database, and returns when it listens. Settings are variables,
+    /// such as `("HOLDFAST_HOLD_SECONDS", "5")`; those of the test's own environment do not count.
+    pub fn start(database_url: &str, settings: &[(&str, &str)]) -> Self {
+        let mut child = program(&["serve"], settings)
+            .env("HOLDFAST_LISTEN", "127.0.0.1:0")
+            .env("HOLDFAST_DATABASE_URL", database_url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program can be run");
+        let (found, urls) = mpsc::channel();
+        pass_on(child.stdout.take(), found.clone());
+        pass_on(child.stderr.take(), found);
+        // The channel closes when the process has closed both, so that this waits for the process
+        // and not for a time.
+        let Ok(url) = urls.recv() else {
+            let status = child.wait().expect("a child can be waited for");
+            panic!(
+                "the server did not listen, and ended with {status}; see above for what it said"
+            );
+        };
+        Self { child, url }
+    }
+
+    /// Where it listens, such as `http://127.0.0.1:34567`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Client {
+        Client::of(&self.url)
+    }
+
+    /// Ends it as a power cut would, and returns when it is gone.
+    pub fn kill9(mut self) -> ExitStatus {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a child can be waited for")
+    }
+
+    /// Asks it to end (SIGTERM), and returns when it has.
+    pub async fn terminate(mut self) -> ExitStatus {
+        self.ask_to_terminate();
+        // Requests of this test may be what the server waits for; they must go on meanwhile.
+        tokio::task::spawn_blocking(move || self.child.wait())
+            .await
+            .expect("waiting does not panic")
+            .expect("a child can be waited for")
+    }
+
+    /// Asks it to end (SIGTERM), and does not wait.
+    pub fn ask_to_terminate(&self) {
+        // The shell's own `kill` is there wherever a shell is; the standard library has none.
+        let asked = Command::new("sh")
+            .args(["-c", "kill -TERM \"$0\"", &self.child.id().to_string()])
+            .status();
+        assert!(asked.expect("a shell can be run").success());
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and was waited for, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn program(arguments: &[&str], settings: &[(&str, &str)]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HOLDFAST_") {
+            program.env_remove(name);
+        }
+    }
+    program.args(arguments).envs(settings.iter().copied());
+    program
+}
+
+/// Shows what the server says with the test's own output, for as long as it speaks, so that it
+/// never waits for a reader; and sends the address that it listens on.
+fn pass_on(stream: Option<impl Read + Send + 'static>, found: Sender<String>) {
+    let stream = stream.expect("the stream is piped");
+    thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            eprintln!("server: {line}");
+            if let Some(url) = listening_on(&line) {
+                // Nobody listens any more after the first.
+                let _ = found.send(url);
+            }
+        }
+    });
+}
+
+/// The address in a line such as `listening on http://127.0.0.1:34567`.
+pub fn listening_on(line: &str) -> Option<String> {
+    let (_, place) = line.split_once("listening on http://")?;
+    let is_place = |letter: char| letter.is_ascii_alphanumeric() || ".:[]".contains(letter);
+    let end = place.find(|letter| !is_place(letter));
+    Some(format!("http://{}", &place[..end.unwrap_or(place.len())]))
+}
