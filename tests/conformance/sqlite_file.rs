@@ -187,10 +187,10 @@ async fn a_corrupt_hold_keeps_nobody_from_the_others() {
     opened.world.clock.set(at(61_000));
     let mut transaction = opened.store.begin().await.unwrap();
     let claimed = transaction.claim_due(Timestamp::EPOCH, 10).await.unwrap();
-    assert_eq!(claimed.rows, [sound.clone()]);
+    assert_eq!(claimed.rows, std::slice::from_ref(&sound));
     assert!(claimed.corrupt.contains_key(&corrupt.id));
     let claimed = transaction.claim_due_of(&key("tea"), 1, 10).await.unwrap();
-    assert_eq!(claimed.rows, [sound.clone()]);
+    assert_eq!(claimed.rows, std::slice::from_ref(&sound));
     assert!(claimed.corrupt.contains_key(&corrupt.id));
     let ids = BTreeSet::from([corrupt.id]);
     transaction.defer(&ids, at(121_000)).await.unwrap();

@@ -205,8 +205,9 @@ impl Store for Sqlite {
         &self,
         id: ReservationId,
     ) -> Result<(Option<Reservation>, Timestamp), StoreError> {
+        let now = self.clock.in_process();
         let reservation = read::reservation(&self.readers, id).await?;
-        Ok((reservation, self.clock.in_process()))
+        Ok((reservation, now))
     }
 
     async fn list_reservations(
