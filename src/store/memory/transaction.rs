@@ -283,7 +283,12 @@ impl Transaction for MemoryTransaction {
             check_reservation(fresh)?;
             self.staged.reservations.insert(fresh.id, fresh.clone());
         }
-        self.staged.answers.extend_from_slice(answers);
+        for answer in answers {
+            if answer.fingerprint.len() != 32 {
+                return Err(refused("idempotency_fingerprint_length", &answer.key.key));
+            }
+            self.staged.answers.push(answer.clone());
+        }
         for event in &changes.events {
             self.stage_event(event)?;
         }

@@ -29,6 +29,8 @@ pub(super) async fn audit(readers: &SqlitePool, now: Timestamp) -> Result<Vec<Dr
     Ok(drifts)
 }
 
+// Lines that are no JSON count as none, so that what they should hold is found missing.
+
 /// Enough to see what kind of thing is wrong.
 const MOST: i64 = 1_000;
 
@@ -81,7 +83,9 @@ const CHECKS: &[Check] = &[
                        line.value ->> 'sku' AS sku,
                        sum(line.value ->> 'quantity') AS units
                 FROM reservations
-                CROSS JOIN json_each(reservations.lines) AS line
+                CROSS JOIN json_each(
+                    iif(json_valid(reservations.lines), reservations.lines, '[]')
+                ) AS line
                 WHERE reservations.state = 'held'
                 GROUP BY 1, 2
             )
@@ -106,7 +110,9 @@ const CHECKS: &[Check] = &[
                        reservations.id AS reservation_id,
                        sum(line.value ->> 'quantity') AS units
                 FROM reservations
-                CROSS JOIN json_each(reservations.lines) AS line
+                CROSS JOIN json_each(
+                    iif(json_valid(reservations.lines), reservations.lines, '[]')
+                ) AS line
                 WHERE reservations.state = 'held'
                 GROUP BY reservations.id, 1, 2
             )
