@@ -86,4 +86,5 @@ macro_rules! stores {
 stores! {
     memory => crate::stores::with_memory,
     sqlite => crate::stores::with_sqlite,
+    postgres => crate::stores::with_postgres,
 }
