@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use holdfast::domain::{Reservation, Timestamp};
 use holdfast::store::sqlite::Sqlite;
-use holdfast::store::{Clock, CorruptRow, ManualClock, ReservationFilter, Store, StoreError, Wait};
+use holdfast::store::{
+    Clock, CorruptRow, ManualClock, ReservationFilter, StockFilter, Store, StoreError, Wait,
+};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Row};
 
@@ -208,7 +210,10 @@ async fn stock_events_and_answers_can_be_corrupt_too() {
     opened
         .tamper("UPDATE events SET kind = 'seen' WHERE seq = 1")
         .await;
-    let listed = opened.store.list_stock(&Default::default(), None, 9).await;
+    let listed = opened
+        .store
+        .list_stock(&StockFilter::default(), None, 9)
+        .await;
     let Err(StoreError::Corrupt(corrupt)) = listed else {
         panic!("{listed:?}");
     };

@@ -187,7 +187,7 @@ async fn the_audit_finds_what_drifted() {
         ),
         (
             "UPDATE events SET kind = 'paid' WHERE kind = 'created'",
-            "P2",
+            "P9",
         ),
         ("DELETE FROM reservations WHERE state = 'expired'", "P2"),
         (

@@ -213,16 +213,16 @@ async fn just_enough_due_units_are_claimed() {
         transaction.rollback().await;
         foreign.rollback().await;
 
-        // One that cannot be released does not stand before the others.
-        let mut transaction = database.store.begin().await.unwrap();
-        transaction
-            .defer(&[first.id].into(), at(99_000))
+        // One that cannot be understood does not stand before the others.
+        sqlx::query("UPDATE reservations SET metadata = '{\"a\": 1}' WHERE id = $1")
+            .bind(first.id.as_uuid())
+            .execute(&database.others)
             .await
             .unwrap();
-        transaction.commit().await.unwrap();
         let mut transaction = database.store.begin().await.unwrap();
         let claimed = transaction.claim_due_of(&key("tea"), 1, 10).await.unwrap();
         assert_eq!(claimed.rows, [second]);
+        assert!(claimed.corrupt.contains_key(&first.id));
         let due = transaction
             .due_units(&[key("tea"), key("none")].into(), at(2_000))
             .await;

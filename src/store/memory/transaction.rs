@@ -321,11 +321,8 @@ impl Transaction for MemoryTransaction {
         }
         rows.ledger.extend(staged.ledger);
         rows.refused_payments.extend(staged.refused_payments);
-        for (event, seq) in staged
-            .events
-            .into_iter()
-            .zip(rows.events.len() as i64 + 1..)
-        {
+        let head = rows.events.last().map_or(0, |last| last.seq);
+        for (event, seq) in staged.events.into_iter().zip(head + 1..) {
             rows.events.push(RecordedEvent { seq, event });
         }
         for answer in staged.answers {

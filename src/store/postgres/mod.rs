@@ -1,6 +1,6 @@
 //! The store for several instances: PostgreSQL.
 //!
-//! [`lock`] takes and reads what a batch decides on, [`transitions`] and [`write`] store what it
+//! [`lock`] takes and reads what a batch decides on, [`transitions`] and [`mod@write`] store what it
 //! decided, [`read`] serves everybody who only looks, and [`audit`] recomputes what the rows promise.
 
 mod audit;

@@ -43,15 +43,14 @@ struct Check {
 
 fn drift(promise: &'static str, found: &SqliteRow) -> Result<Drift, sqlx::Error> {
     let name: Option<String> = found.try_get("name")?;
-    let row = match name {
-        Some(name) => name,
-        None => {
-            let id: Option<String> = found.try_get("reservation_id")?;
-            let uuid = id.as_deref().and_then(|id| Uuid::parse_str(id).ok());
-            match uuid.map(ReservationId::from_uuid) {
-                Some(id) => format!("reservation {id}"),
-                None => format!("reservation {}", id.unwrap_or_default()),
-            }
+    let row = if let Some(name) = name {
+        name
+    } else {
+        let id: Option<String> = found.try_get("reservation_id")?;
+        let uuid = id.as_deref().and_then(|id| Uuid::parse_str(id).ok());
+        match uuid.map(ReservationId::from_uuid) {
+            Some(id) => format!("reservation {id}"),
+            None => format!("reservation {}", id.unwrap_or_default()),
         }
     };
     Ok(Drift {
