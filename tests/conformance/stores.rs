@@ -8,9 +8,8 @@ use holdfast::store::memory::Memory;
 use holdfast::store::postgres::Postgres;
 use holdfast::store::sqlite::Sqlite;
 use holdfast::store::{Clock, ManualClock};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use tokio::task::{LocalSet, spawn_local};
 
+use crate::database::database;
 use crate::world::{World, at};
 
 /// Runs a test on a store in memory.
@@ -34,43 +33,15 @@ pub async fn with_sqlite<Running: Future<Output = ()>>(test: impl FnOnce(World) 
     store.close().await;
 }
 
-/// Runs a test on a database of its own, on the server that `HOLDFAST_TEST_POSTGRES_URL` names or
-/// on this machine's.
-pub async fn with_postgres<Running: Future<Output = ()> + 'static>(
-    test: impl FnOnce(World) -> Running + 'static,
-) {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let server = std::env::var("HOLDFAST_TEST_POSTGRES_URL")
-        .unwrap_or_else(|_| "postgres://postgres@127.0.0.1:5432/postgres".to_owned());
-    let name = format!("holdfast_conformance_{}_{count}", std::process::id());
-    let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
-    let mut admin = PgConnection::connect(&server).await.unwrap();
-    let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
-    sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
-    // A task of its own, so that the database is dropped even if the test fails.
-    let local = LocalSet::new();
-    let ended = local
-        .run_until(async move {
-            spawn_local(async move {
-                let clock = ManualClock::at(at(0));
-                let connected = Postgres::connect(&url, Clock::Manual(clock.clone())).await;
-                let store = connected.unwrap();
-                store.migrate().await.unwrap();
-                test(World {
-                    store: Arc::new(store),
-                    clock,
-                })
-                .await;
-            })
-            .await
-        })
-        .await;
-    let drop = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
-    sqlx::raw_sql(drop).execute(&mut admin).await.unwrap();
-    if let Err(failed) = ended {
-        std::panic::resume_unwind(failed.into_panic());
-    }
+/// Runs a test on a database of its own.
+pub async fn with_postgres<Running: Future<Output = ()>>(test: impl FnOnce(World) -> Running) {
+    let clock = ManualClock::at(at(0));
+    let database = database().await;
+    let connected = Postgres::connect(&database.url(), Clock::Manual(clock.clone())).await;
+    let store = connected.unwrap();
+    store.migrate().await.unwrap();
+    let store = Arc::new(store);
+    test(World { store, clock }).await;
 }
 
 /// A directory that goes when the test is over.
