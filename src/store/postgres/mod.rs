@@ -9,10 +9,6 @@ mod instant;
 mod lines;
 mod lock;
 #[cfg(test)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "how long a real database takes is measured by a real clock"
-)]
 mod plans;
 mod read;
 mod row;
