@@ -23,14 +23,14 @@ COMMENT ON COLUMN events.data IS 'Particulars; which there are depends on the ki
 -- One row, the last that a transaction locks: whoever has it numbers the next events, so numbers
 -- have no gaps and their order is the order of commits. A sequence promises neither.
 CREATE TABLE event_head (
-    only boolean NOT NULL DEFAULT true,
+    one  boolean NOT NULL DEFAULT true,
     seq  bigint  NOT NULL,
-    CONSTRAINT event_head_pkey PRIMARY KEY (only),
-    CONSTRAINT event_head_one_row CHECK (only)
+    CONSTRAINT event_head_pkey PRIMARY KEY (one),
+    CONSTRAINT event_head_one_row CHECK (one)
 ) WITH (fillfactor = 10); -- The row changes with every transaction; its versions share a page.
 
 INSERT INTO event_head (seq) VALUES (0);
 
 COMMENT ON TABLE event_head IS 'The number of the last event.';
-COMMENT ON COLUMN event_head.only IS 'True; there is one row.';
+COMMENT ON COLUMN event_head.one IS 'True; there is one row.';
 COMMENT ON COLUMN event_head.seq IS 'The number of the last event, 0 before the first.';

@@ -11,9 +11,9 @@ use crate::store::{Drift, StoreError};
 /// One promise, and the statement that finds the rows that break it. The statement's columns are
 /// the row's name, or a null beside the name of a reservation, and what is wrong. `$1` is how many
 /// to find, `$2` is now.
-struct Check {
-    promise: &'static str,
-    sql: &'static str,
+pub(super) struct Check {
+    pub(super) promise: &'static str,
+    pub(super) sql: &'static str,
 }
 
 /// The most rows that one check reports: enough to see what is wrong, and bounded.
@@ -41,7 +41,7 @@ macro_rules! claimed {
     };
 }
 
-const CHECKS: [Check; 8] = [
+pub(super) const CHECKS: [Check; 8] = [
     // The constraint says the same; this is for a database whose constraint was dropped.
     Check {
         promise: "P1",

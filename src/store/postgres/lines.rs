@@ -33,7 +33,7 @@ fn open_lines<'c>(
         .collect()
 }
 
-const INSERT_LINES: &str = "
+pub(super) const INSERT_LINES: &str = "
     INSERT INTO open_lines (location, sku, expires_at, reservation_id, quantity)
     SELECT u.location, u.sku, u.expires_at, u.reservation_id, u.quantity
     FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::uuid[], $5::bigint[])
@@ -61,7 +61,7 @@ pub(super) async fn insert(
         .await
 }
 
-const CLOSE_LINES: &str = "
+pub(super) const CLOSE_LINES: &str = "
     DELETE FROM open_lines AS l
     USING unnest($1::text[], $2::text[], $3::timestamptz[], $4::uuid[])
         AS u (location, sku, expires_at, reservation_id)
@@ -94,7 +94,7 @@ pub(super) async fn close(
         .await
 }
 
-const MOVE_LINES: &str = "
+pub(super) const MOVE_LINES: &str = "
     UPDATE open_lines AS l
     SET expires_at = u.moved_to
     FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::uuid[], $5::timestamptz[])

@@ -18,14 +18,14 @@ use crate::store::{
 
 /// An advisory lock stands for a key, since there may be no row yet to lock. Two keys that share
 /// a hash only keep each other waiting.
-const LOCK_KEYS: &str = "
+pub(super) const LOCK_KEYS: &str = "
     SELECT k.scope, k.key
     FROM unnest($1::text[], $2::text[]) AS k (scope, key)
     WHERE pg_try_advisory_xact_lock(hashtextextended(k.key, hashtextextended(k.scope, 0)))";
 
 /// A statement of its own: what the last owner of a key committed is seen only by a statement
 /// that begins after its lock was taken.
-const READ_KEYS: &str = "
+pub(super) const READ_KEYS: &str = "
     SELECT i.scope, i.key, i.fingerprint, i.status, i.location, i.body, i.created_at
     FROM unnest($1::text[], $2::text[]) AS k (scope, key)
     JOIN idempotency AS i ON i.scope = k.scope AND i.key = k.key";
@@ -57,7 +57,7 @@ pub(super) async fn keys(
     Ok(locked)
 }
 
-const LOCK_RESERVATIONS: &str = concat!(
+pub(super) const LOCK_RESERVATIONS: &str = concat!(
     "SELECT ",
     reservation_columns!(),
     "
@@ -67,7 +67,7 @@ const LOCK_RESERVATIONS: &str = concat!(
     FOR NO KEY UPDATE",
 );
 
-const LOCK_FREE_RESERVATIONS: &str = concat!(
+pub(super) const LOCK_FREE_RESERVATIONS: &str = concat!(
     "SELECT ",
     reservation_columns!(),
     "
@@ -77,7 +77,7 @@ const LOCK_FREE_RESERVATIONS: &str = concat!(
     FOR NO KEY UPDATE SKIP LOCKED",
 );
 
-const WHICH_RESERVATIONS: &str = "
+pub(super) const WHICH_RESERVATIONS: &str = "
     SELECT r.id
     FROM reservations AS r
     WHERE r.id = ANY ($1)";
@@ -113,7 +113,7 @@ pub(super) async fn reservations(
     Ok(locked)
 }
 
-const CLAIM_DUE: &str = concat!(
+pub(super) const CLAIM_DUE: &str = concat!(
     "SELECT ",
     reservation_columns!(),
     "
@@ -145,7 +145,7 @@ pub(super) async fn due(
 /// Finds the oldest lines that have the units together, and locks their reservations. There is at
 /// least one unit in a line, so as many lines as units are enough to look at. Deferred holds
 /// are passed over, or one that cannot be released would stand before all others.
-const CLAIM_DUE_OF: &str = concat!(
+pub(super) const CLAIM_DUE_OF: &str = concat!(
     "SELECT ",
     reservation_columns!(),
     "
@@ -167,7 +167,7 @@ const CLAIM_DUE_OF: &str = concat!(
                     AND due.state = 'held'
                     AND due.attempt_at <= coalesce($3, statement_timestamp())
                 ORDER BY l.expires_at, l.reservation_id
-                LIMIT least($4, $5)
+                LIMIT least($4::bigint, $5::bigint)
             ) AS oldest
             WHERE oldest.units_before < $4
         ))
@@ -210,21 +210,21 @@ fn understand(rows: &[PgRow]) -> Result<LockedReservations, CorruptRow> {
     Ok(locked)
 }
 
-const LOCK_STOCK: &str = "
+pub(super) const LOCK_STOCK: &str = "
     SELECT s.location, s.sku, s.on_hand, s.held, 0::bigint AS due, s.updated_at
     FROM unnest($1::text[], $2::text[]) AS k (location, sku)
     JOIN stock AS s ON s.location = k.location AND s.sku = k.sku
     ORDER BY s.location, s.sku
     FOR NO KEY UPDATE OF s";
 
-const LOCK_FREE_STOCK: &str = "
+pub(super) const LOCK_FREE_STOCK: &str = "
     SELECT s.location, s.sku, s.on_hand, s.held, 0::bigint AS due, s.updated_at
     FROM unnest($1::text[], $2::text[]) AS k (location, sku)
     JOIN stock AS s ON s.location = k.location AND s.sku = k.sku
     ORDER BY s.location, s.sku
     FOR NO KEY UPDATE OF s SKIP LOCKED";
 
-const WHICH_STOCK: &str = "
+pub(super) const WHICH_STOCK: &str = "
     SELECT s.location, s.sku
     FROM unnest($1::text[], $2::text[]) AS k (location, sku)
     JOIN stock AS s ON s.location = k.location AND s.sku = k.sku";
@@ -258,7 +258,7 @@ pub(super) async fn stock(
     Ok(locked)
 }
 
-const DUE_UNITS: &str = "
+pub(super) const DUE_UNITS: &str = "
     SELECT k.location, k.sku, l.due
     FROM unnest($1::text[], $2::text[]) AS k (location, sku)
     CROSS JOIN LATERAL (
@@ -288,7 +288,7 @@ pub(super) async fn due_units(
     Ok(due)
 }
 
-const JOBS_DONE: &str = "
+pub(super) const JOBS_DONE: &str = "
     SELECT l.job_id
     FROM ledger AS l
     WHERE l.job_id = ANY ($1)";
@@ -309,7 +309,7 @@ pub(super) async fn jobs_done(
     Ok(done)
 }
 
-const REFUSED_PAYMENTS: &str = "
+pub(super) const REFUSED_PAYMENTS: &str = "
     SELECT e.reservation_id, e.data ->> 'payment_reference' AS payment_reference
     FROM events AS e
     WHERE e.kind = 'payment-refused'

@@ -8,6 +8,8 @@ mod error;
 mod instant;
 mod lines;
 mod lock;
+#[cfg(test)]
+mod plans;
 mod read;
 mod row;
 mod transaction;
@@ -98,7 +100,8 @@ impl Postgres {
             .execute(&mut connection)
             .await
             .map_err(store_error)?;
-        let migrated = MIGRATIONS.run(&mut connection).await;
+        // The plain `run` makes a future that no thread may take over from another.
+        let migrated = MIGRATIONS.run_direct(None, &mut connection, false).await;
         let closed = connection.close().await;
         migrated.map_err(|fault| StoreError::Schema(format!("cannot migrate: {fault}")))?;
         closed.map_err(store_error)

@@ -61,7 +61,7 @@ pub(super) async fn now(store: &Postgres) -> Result<Timestamp, StoreError> {
     Ok(row::value::<Instant>(&row, "now")?.0)
 }
 
-const NEXT_ATTEMPT: &str = "
+pub(super) const NEXT_ATTEMPT: &str = "
     SELECT
         coalesce($2, statement_timestamp()) AS now,
         (
@@ -87,7 +87,7 @@ pub(super) async fn next_attempt(
     })
 }
 
-const STOCK: &str = "
+pub(super) const STOCK: &str = "
     SELECT
         s.location,
         s.sku,
@@ -174,7 +174,7 @@ pub(super) async fn list_stock(
 }
 
 /// There is always a row, so that there is always a now.
-const RESERVATION: &str = concat!(
+pub(super) const RESERVATION: &str = concat!(
     "SELECT coalesce($2, statement_timestamp()) AS now, ",
     reservation_columns!(),
     "
@@ -250,7 +250,7 @@ pub(super) async fn list_reservations(
     Ok((reservations, now))
 }
 
-const EVENTS: &str = "
+pub(super) const EVENTS: &str = "
     SELECT e.seq, e.reservation_id, e.kind, e.at, e.data::text AS data
     FROM events AS e
     WHERE e.seq > $1

@@ -39,7 +39,7 @@ pub(super) async fn write(
 /// The guard stands here although the rows are locked and were read: a hold is released when it
 /// is due (and one that was sold anew in the same batch was released first), and otherwise
 /// touched only when it is not.
-const MOVE_RESERVATIONS: &str = "
+pub(super) const MOVE_RESERVATIONS: &str = "
     UPDATE reservations AS r
     SET state = u.state,
         expires_at = u.expires_at,
@@ -113,7 +113,7 @@ async fn move_reservations(
         .await
 }
 
-const APPEND_TO_LEDGER: &str = "
+pub(super) const APPEND_TO_LEDGER: &str = "
     INSERT INTO ledger (job_id, reservation_id, outcome, via, at)
     SELECT u.job_id, u.reservation_id, u.outcome, u.via, u.at
     FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[])

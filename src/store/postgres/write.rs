@@ -11,7 +11,7 @@ use crate::domain::{
 };
 use crate::store::{RecordedAnswer, StoreError};
 
-const MAKE_STOCK: &str = "
+pub(super) const MAKE_STOCK: &str = "
     INSERT INTO stock (location, sku, on_hand, held, updated_at)
     SELECT k.location, k.sku, 0, 0, coalesce($3, statement_timestamp())
     FROM unnest($1::text[], $2::text[]) AS k (location, sku)
@@ -55,7 +55,7 @@ pub(super) async fn rest(
     append_events(transaction, &changes.events).await
 }
 
-const UNMAKE_STOCK: &str = "
+pub(super) const UNMAKE_STOCK: &str = "
     DELETE FROM stock AS s
     USING unnest($1::text[], $2::text[]) AS u (location, sku)
     WHERE s.location = u.location AND s.sku = u.sku";
@@ -77,7 +77,7 @@ async fn unmake_stock(
         .await
 }
 
-const ADD_TO_STOCK: &str = "
+pub(super) const ADD_TO_STOCK: &str = "
     UPDATE stock AS s
     SET on_hand = s.on_hand + u.on_hand,
         held = s.held + u.held,
@@ -106,7 +106,7 @@ async fn add_to_stock(
         .await
 }
 
-const INSERT_RESERVATIONS: &str = "
+pub(super) const INSERT_RESERVATIONS: &str = "
     INSERT INTO reservations (
         id,
         state,
@@ -210,7 +210,7 @@ async fn insert_reservations(
 }
 
 /// Whether an old answer may be replaced was decided when it was read, under the key's lock.
-const RECORD_ANSWERS: &str = "
+pub(super) const RECORD_ANSWERS: &str = "
     INSERT INTO idempotency (scope, key, fingerprint, status, location, body, created_at)
     SELECT u.scope, u.key, u.fingerprint, u.status, u.location, u.body, u.created_at
     FROM unnest(
@@ -255,11 +255,11 @@ async fn record_answers(
 /// The head is the one row that all writers meet at, and the last that they lock, so whoever has
 /// it is about to commit: it is worth waiting for longer than for any other. The condition sets
 /// that time for the rest of the transaction; it is evaluated before the row is locked.
-const APPEND_EVENTS: &str = "
+pub(super) const APPEND_EVENTS: &str = "
     WITH head AS (
         UPDATE event_head
         SET seq = seq + cardinality($1::uuid[])
-        WHERE only AND set_config('lock_timeout', '5s', true) IS NOT NULL
+        WHERE one AND set_config('lock_timeout', '5s', true) IS NOT NULL
         RETURNING seq - cardinality($1::uuid[]) AS before
     )
     INSERT INTO events (seq, reservation_id, kind, at, data)
@@ -288,7 +288,7 @@ async fn append_events(
 }
 
 /// Locks in the order of the ids, since the caller may not have locked the rows before.
-const DEFER: &str = "
+pub(super) const DEFER: &str = "
     UPDATE reservations AS r
     SET attempt_at = greatest(r.expires_at, $2)
     FROM (

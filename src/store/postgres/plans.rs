@@ -1,0 +1,137 @@
+//! Proof that each statement of the hot path finds its rows by an index.
+//!
+//! The plans looked at are the generic ones, which the database keeps for a session: no value
+//! bound later can change them for the worse.
+
+use sqlx::postgres::{PgConnection, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, Row};
+
+use super::{Postgres, audit, lines, lock, read, transitions, write};
+use crate::store::Clock;
+
+const STATEMENTS: [(&str, &str); 24] = [
+    ("lock::LOCK_KEYS", lock::LOCK_KEYS),
+    ("lock::READ_KEYS", lock::READ_KEYS),
+    ("lock::LOCK_RESERVATIONS", lock::LOCK_RESERVATIONS),
+    ("lock::LOCK_FREE_RESERVATIONS", lock::LOCK_FREE_RESERVATIONS),
+    ("lock::WHICH_RESERVATIONS", lock::WHICH_RESERVATIONS),
+    ("lock::CLAIM_DUE", lock::CLAIM_DUE),
+    ("lock::CLAIM_DUE_OF", lock::CLAIM_DUE_OF),
+    ("lock::LOCK_STOCK", lock::LOCK_STOCK),
+    ("lock::LOCK_FREE_STOCK", lock::LOCK_FREE_STOCK),
+    ("lock::WHICH_STOCK", lock::WHICH_STOCK),
+    ("lock::DUE_UNITS", lock::DUE_UNITS),
+    ("lock::JOBS_DONE", lock::JOBS_DONE),
+    ("lock::REFUSED_PAYMENTS", lock::REFUSED_PAYMENTS),
+    ("lines::CLOSE_LINES", lines::CLOSE_LINES),
+    ("lines::MOVE_LINES", lines::MOVE_LINES),
+    (
+        "transitions::MOVE_RESERVATIONS",
+        transitions::MOVE_RESERVATIONS,
+    ),
+    ("write::UNMAKE_STOCK", write::UNMAKE_STOCK),
+    ("write::ADD_TO_STOCK", write::ADD_TO_STOCK),
+    ("write::APPEND_EVENTS", write::APPEND_EVENTS),
+    ("write::DEFER", write::DEFER),
+    ("read::NEXT_ATTEMPT", read::NEXT_ATTEMPT),
+    ("read::STOCK", read::STOCK),
+    ("read::RESERVATION", read::RESERVATION),
+    ("read::EVENTS", read::EVENTS),
+];
+
+/// 100,000 holds over 1,000 SKUs, a tenth of them due.
+const FILL: &str = "
+    INSERT INTO stock
+    SELECT 'default', 'sku-' || n, 1000000, 1000, now()
+    FROM generate_series(0, 999) AS n;
+    INSERT INTO reservations
+    SELECT
+        gen_random_uuid(),
+        'held',
+        jsonb_build_array(
+            jsonb_build_object('location', 'default', 'sku', 'sku-' || n % 1000, 'quantity', 10)
+        ),
+        now() + (n - 10000) * interval '1 s',
+        now() + (n - 10000) * interval '1 s',
+        60,
+        now() - interval '1 day',
+        now(),
+        NULL,
+        0,
+        NULL,
+        NULL,
+        NULL,
+        false,
+        '{}'
+    FROM generate_series(1, 100000) AS n;
+    INSERT INTO open_lines
+    SELECT 'default', lines -> 0 ->> 'sku', expires_at, id, 10
+    FROM reservations;
+    INSERT INTO events
+    SELECT n, gen_random_uuid(), 'created', now(), '{}'
+    FROM generate_series(1, 100000) AS n";
+
+/// The generic plan of a statement, for values that do not matter.
+async fn plan(session: &mut PgConnection, name: &str, sql: &str) -> String {
+    let parameters = (1..).take_while(|n| sql.contains(&format!("${n}"))).count();
+    let values = vec!["NULL"; parameters].join(", ");
+    let explain = format!(
+        "DEALLOCATE ALL;
+         SET plan_cache_mode = force_generic_plan;
+         PREPARE looked_at AS {sql};
+         EXPLAIN EXECUTE looked_at {}",
+        if parameters == 0 {
+            String::new()
+        } else {
+            format!("({values})")
+        },
+    );
+    let rows = sqlx::raw_sql(AssertSqlSafe(explain))
+        .fetch_all(session)
+        .await;
+    let rows = rows.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let lines: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    lines.join("\n")
+}
+
+#[tokio::test]
+async fn every_statement_finds_its_rows_by_an_index() {
+    let server = std::env::var("HOLDFAST_TEST_POSTGRES_URL")
+        .unwrap_or_else(|_| "postgres://postgres@127.0.0.1:5432/postgres".to_owned());
+    let name = format!("holdfast_test_plans_{}", std::process::id());
+    let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
+    let mut admin = PgConnection::connect(&server).await.unwrap();
+    let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
+    sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
+    let looked = tokio::spawn(async move {
+        let store = Postgres::connect(&url, Clock::Database).await.unwrap();
+        store.migrate().await.unwrap();
+        let mut session = store.pool.acquire().await.unwrap();
+        // Once with statistics that know of no row, and once with true ones.
+        look(&mut session).await;
+        let filler = PgPoolOptions::new().connect(&url).await.unwrap();
+        sqlx::raw_sql(FILL).execute(&filler).await.unwrap();
+        look(&mut session).await;
+        sqlx::raw_sql("ANALYZE").execute(&filler).await.unwrap();
+        look(&mut session).await;
+        for check in audit::CHECKS {
+            plan(&mut session, check.promise, check.sql).await;
+        }
+    })
+    .await;
+    let drop = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
+    sqlx::raw_sql(drop).execute(&mut admin).await.unwrap();
+    looked.unwrap();
+}
+
+async fn look(session: &mut PgConnection) {
+    for (name, sql) in STATEMENTS {
+        let plan = plan(session, name, sql).await;
+        for bad in ["Seq Scan", "Hash Join", "Merge Join", "Bitmap"] {
+            assert!(!plan.contains(bad), "{name} does a {bad}:\n{plan}");
+        }
+        if std::env::var_os("SHOW_PLANS").is_some() {
+            println!("{name}\n{plan}\n");
+        }
+    }
+}
