@@ -1,5 +1,6 @@
 //! A store that fails: what was not done is not said to be done, and what was done stays whole.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +33,7 @@ const DEEDS: [&str; 8] = [
 ];
 
 /// A command that succeeds as things are set up here.
-async fn set_up(deed: &str, home: &Home, shop: &Shop) -> Command {
-    let name = deed;
+async fn set_up(deed: &str, name: &str, home: &Home, shop: &Shop) -> Command {
     shop.stock_up(name, 4).await;
     let held = shop.hold(name, 3, 60).await;
     match deed {
@@ -58,16 +58,35 @@ async fn set_up(deed: &str, home: &Home, shop: &Shop) -> Command {
     }
 }
 
+/// Which steps a deed takes when nothing fails.
+async fn steps_of_deeds() -> BTreeSet<(&'static str, Step)> {
+    let home = memory();
+    let mut steps = BTreeSet::new();
+    for deed in DEEDS {
+        let (shop, plan) = faulty_shop(&home);
+        let command = set_up(deed, deed, &home, &shop).await;
+        plan.steps();
+        let done = shop.engine.submit(command, Some(keyed(deed, 1))).await;
+        assert!(done.is_ok(), "{deed}: {done:?}");
+        steps.extend(plan.steps().into_iter().map(|step| (deed, step)));
+    }
+    steps
+}
+
 /// medusajs/medusa PR 15397: the way back did nothing, and the counter drifted.
 #[tokio::test]
 async fn p5_a_fault_at_any_step_leaves_all_or_nothing() {
-    let mut hit = std::collections::BTreeSet::new();
+    let mut hit = BTreeSet::new();
+    let reachable = steps_of_deeds().await;
     for home in homes().await {
         for step in Step::ALL {
             for deed in DEEDS {
+                if !reachable.contains(&(deed, step)) {
+                    continue;
+                }
                 let case = format!("{deed}, failing at {step:?}, on {}", home.name);
                 let (shop, plan) = faulty_shop(&home);
-                let command = set_up(deed, &home, &shop).await;
+                let command = set_up(deed, &case, &home, &shop).await;
                 plan.steps();
                 let before = books(home.store.as_ref()).await;
 
@@ -77,14 +96,10 @@ async fn p5_a_fault_at_any_step_leaves_all_or_nothing() {
                     .submit(command.clone(), Some(keyed(&case, 1)))
                     .await;
                 plan.heal();
-                let reached = plan.steps().contains(&step);
-                assert_eq!(failed.is_err(), reached, "{case}: {failed:?}");
+                assert!(failed.is_err(), "{case}: {failed:?}");
                 let after = assert_sound(home.store.as_ref()).await;
-                if reached && step != Step::Commit && deed != "demand" && deed != "reacquire" {
+                if step != Step::Commit && deed != "demand" && deed != "reacquire" {
                     assert_eq!(before, after, "{case}");
-                }
-                if !reached {
-                    continue;
                 }
                 hit.insert(step);
 
@@ -175,7 +190,8 @@ async fn contention_is_tried_again_and_nobody_notices() {
     for home in homes().await {
         for step in Step::ALL {
             let (shop, plan) = faulty_shop(&home);
-            let command = set_up("demand", &home, &shop).await;
+            let name = format!("{step:?}");
+            let command = set_up("demand", &name, &home, &shop).await;
             plan.once(step, Fault::Contended);
             assert_eq!(
                 shop.word(command).await,
@@ -326,7 +342,9 @@ async fn a_full_inbox_turns_away_at_once() {
     waiting.push(ask());
     gate.reached.notified().await;
     waiting.extend((0..4_096).map(|_| ask()));
-    tokio::task::yield_now().await;
+    for _ in 0..4_096 {
+        tokio::task::yield_now().await;
+    }
     // Nobody opens the gate meanwhile, and the answer is there all the same.
     for _ in 0..3 {
         assert_eq!(shop.word(reserve(&[("A", 1)], 60)).await, "overloaded");
@@ -353,12 +371,12 @@ async fn commands_that_are_set_aside_are_bounded_and_leave_room_for_others() {
     plan.always(Step::WriteRest, Fault::Contended);
     let mut waiting = Vec::new();
     let mut turned_away = 0;
-    for _ in 0..30 {
-        for _ in 0..400 {
+    for _ in 0..11 {
+        for _ in 0..1_000 {
             let (shop, command) = (shop.clone(), reserve(&[("A", 1)], 60));
             waiting.push(tokio::spawn(async move { shop.word(command).await }));
         }
-        for _ in 0..400 {
+        for _ in 0..60 {
             tokio::task::yield_now().await;
         }
         let before = waiting.len();

@@ -302,7 +302,11 @@ async fn p4_an_extension_while_the_sweeper_pauses_is_not_swept_away() {
     let home = postgres().await;
     let (store, plan) = faulty(&home.store);
     let sweeper = Shop::open(&store);
-    let shop = Shop::open(&home.store);
+    let patient = Settings {
+        patience: Duration::from_secs(30),
+        ..settings(2)
+    };
+    let shop = Shop::open_with(&home.store, Arc::new(TokioRuntime::start()), patient);
     shop.stock_up("A", 1).await;
     let held = shop.hold("A", 1, 60).await;
     // It is before the deadline by the clock of whoever extends, after it by the sweeper's look.
