@@ -194,6 +194,12 @@ impl Engine {
         }
     }
 
+    /// An engine without lanes, which refuses every command and reads from `store`.
+    #[cfg(test)]
+    pub(crate) fn without_lanes(store: Arc<dyn Store>) -> Self {
+        Self { store }
+    }
+
     /// The store, for reads, which need no lane.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.lanes.store

@@ -28,6 +28,16 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Integer<const MIN: i64, const MAX: i64>;
 
+        impl<const MIN: i64, const MAX: i64> Integer<MIN, MAX> {
+            fn in_range<E: Error>(&self, value: Option<i64>) -> Result<i64, E> {
+                value
+                    .filter(|value| (MIN..=MAX).contains(value))
+                    .ok_or_else(|| {
+                        E::custom(format_args!("must be an integer from {MIN} to {MAX}"))
+                    })
+            }
+        }
+
         impl<const MIN: i64, const MAX: i64> Visitor<'_> for Integer<MIN, MAX> {
             type Value = i64;
 
@@ -36,17 +46,11 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<i64, E> {
-                if (MIN..=MAX).contains(&value) {
-                    Ok(value)
-                } else {
-                    Err(E::custom(format_args!(
-                        "must be an integer from {MIN} to {MAX}"
-                    )))
-                }
+                self.in_range(Some(value))
             }
 
             fn visit_u64<E: Error>(self, value: u64) -> Result<i64, E> {
-                self.visit_i64(i64::try_from(value).unwrap_or(i64::MAX))
+                self.in_range(i64::try_from(value).ok())
             }
         }
 
