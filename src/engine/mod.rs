@@ -197,7 +197,16 @@ impl Engine {
     /// An engine without lanes, which refuses every command and reads from `store`.
     #[cfg(test)]
     pub(crate) fn without_lanes(store: Arc<dyn Store>) -> Self {
-        Self { store }
+        let (release, _) = mpsc::channel(1);
+        let lanes = Lanes {
+            store,
+            runtime: Arc::new(TokioRuntime::start()),
+            sales: vec![release.clone()],
+            release,
+        };
+        Self {
+            lanes: Arc::new(lanes),
+        }
     }
 
     /// The store, for reads, which need no lane.

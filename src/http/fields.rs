@@ -28,16 +28,6 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Integer<const MIN: i64, const MAX: i64>;
 
-        impl<const MIN: i64, const MAX: i64> Integer<MIN, MAX> {
-            fn in_range<E: Error>(&self, value: Option<i64>) -> Result<i64, E> {
-                value
-                    .filter(|value| (MIN..=MAX).contains(value))
-                    .ok_or_else(|| {
-                        E::custom(format_args!("must be an integer from {MIN} to {MAX}"))
-                    })
-            }
-        }
-
         impl<const MIN: i64, const MAX: i64> Visitor<'_> for Integer<MIN, MAX> {
             type Value = i64;
 
@@ -46,16 +36,22 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<i64, E> {
-                self.in_range(Some(value))
+                in_range(Some(value), MIN, MAX)
             }
 
             fn visit_u64<E: Error>(self, value: u64) -> Result<i64, E> {
-                self.in_range(i64::try_from(value).ok())
+                in_range(i64::try_from(value).ok(), MIN, MAX)
             }
         }
 
         deserializer.deserialize_i64(Integer::<MIN, MAX>).map(Whole)
     }
+}
+
+fn in_range<E: Error>(value: Option<i64>, min: i64, max: i64) -> Result<i64, E> {
+    value
+        .filter(|value| (min..=max).contains(value))
+        .ok_or_else(|| E::custom(format_args!("must be an integer from {min} to {max}")))
 }
 
 /// A JSON object that is read as a `T`. Without it, serde would take an array of the members'

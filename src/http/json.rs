@@ -57,7 +57,7 @@ fn field(path: &serde_path_to_error::Path) -> String {
     let mut text = String::new();
     for segment in path {
         match segment {
-            Segment::Seq { index } => text.push_str(&format!("[{index}]")),
+            Segment::Seq { index } => text.extend(["[", &index.to_string(), "]"]),
             Segment::Map { key: name } | Segment::Enum { variant: name } => {
                 if !text.is_empty() {
                     text.push('.');

@@ -2,10 +2,12 @@
 //! what reaches the engine is answered 503.
 
 mod answers;
+mod bad_addresses;
 mod bad_input;
 mod reads;
 mod service;
 mod shelf;
+mod wire;
 
 use std::sync::Arc;
 

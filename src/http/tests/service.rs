@@ -142,11 +142,10 @@ async fn requests_are_counted_by_the_pattern_of_their_route() {
 
 #[tokio::test]
 async fn pages_of_allowed_origins_may_ask() {
-    let shop = HeaderValue::from_static("https://shop.test");
     let service = Service::new(
         Shelf::default(),
         Settings {
-            cors_origins: vec![shop],
+            cors_origins: vec!["https://shop.test".parse().unwrap()],
             ..Settings::default()
         },
     );

@@ -86,6 +86,10 @@ pub(super) fn event(seq: i64) -> RecordedEvent {
     }
 }
 
+fn not_here() -> StoreError {
+    StoreError::Unavailable("only the engine asks for this".to_owned())
+}
+
 impl Shelf {
     async fn look(&self) -> Result<Timestamp, StoreError> {
         match self.trouble {
@@ -172,25 +176,25 @@ impl Store for Shelf {
     }
 
     async fn begin(&self) -> Result<Box<dyn Transaction>, StoreError> {
-        unimplemented!()
+        Err(not_here())
     }
 
     async fn fate(&self, _: TransactionId) -> Result<Fate, StoreError> {
-        unimplemented!()
+        Err(not_here())
     }
 
     async fn next_attempt(&self, _: Timestamp) -> Result<NextAttempt, StoreError> {
-        unimplemented!()
+        Err(not_here())
     }
 
     async fn stock(
         &self,
         _: &BTreeMap<StockKey, i64>,
     ) -> Result<BTreeMap<StockKey, Stock>, StoreError> {
-        unimplemented!()
+        Err(not_here())
     }
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
-        unimplemented!()
+        Err(not_here())
     }
 }
