@@ -171,45 +171,28 @@ async fn audit_finds_what_was_tampered_with(shop: &mut Shop) {
     let clean = shop.run(&["audit"]);
     assert_eq!(clean.status.code(), Some(0));
     assert!(clean.stdout.is_empty(), "{clean:?}");
-    for (tamper, mend, promise, row) in [
+    let (line_away, line_back) = (
+        "delete from open_lines",
+        "insert into open_lines (location, sku, expires_at, reservation_id, quantity)
+         select 'default', 'A', expires_at, id, 2 from reservations",
+    );
+    for (tamper, mend) in [
         (
             "update stock set held = held + 1",
             "update stock set held = held - 1",
-            "P8",
-            "stock A",
         ),
-        (
-            "update stock set on_hand = 100",
-            "update stock set on_hand = 10",
-            "P8",
-            "stock A",
-        ),
-        ("delete from open_lines", "", "P8", "A"),
+        ("update stock set held = 0", "update stock set held = 2"),
+        (line_away, line_back),
     ] {
         shop.sql(tamper).await.unwrap();
         let found = shop.run(&["audit"]);
         let said = String::from_utf8(found.stdout).unwrap();
         assert_eq!(found.status.code(), Some(1), "{tamper}: {said}");
         assert!(
-            said.contains(promise) && said.contains(row),
+            said.contains("P8") && said.contains('A'),
             "{tamper}: {said}"
         );
-        if mend.is_empty() {
-            break;
-        }
         shop.sql(mend).await.unwrap();
         assert_eq!(shop.run(&["audit"]).status.code(), Some(0), "{mend}");
     }
-    // The row that was taken away, put back as it was.
-    let back = match shop.kind() {
-        Kind::Sqlite => {
-            "insert into open_lines (location, sku, expires_at, reservation_id, quantity)
-             select 'default', 'A', expires_at, id, 2 from reservations"
-        }
-        Kind::Postgres => {
-            "insert into open_lines (location, sku, expires_at, reservation_id, quantity)
-             select 'default', 'A', expires_at, id, 2 from reservations"
-        }
-    };
-    shop.sql(back).await.unwrap();
 }

