@@ -45,106 +45,107 @@ fn stock_is_answered_as_it_stands() {
     assert_eq!(body["available"], 7);
 }
 
-#[test]
-fn a_refusal_says_what_is_in_the_way() {
-    let id = reservation(7, "c").id;
-    let row = stock("default", "A");
-    let not_held = |state, payment_reference| Refusal::NotHeld {
-        id,
+fn not_held(state: State, payment: Option<&str>) -> Refusal {
+    Refusal::NotHeld {
+        id: reservation(7, "c").id,
         state,
-        payment_reference,
-    };
-    let cases = [
-        (
-            Refusal::InsufficientStock {
-                short: vec![Shortage {
-                    key: row.key.clone(),
-                    wanted: 9,
-                    available: 7,
-                }],
-            },
-            409,
-            json!({
-                "type": "/problems/insufficient-stock",
-                "short": [{ "sku": "A", "location": "default", "requested": 9, "available": 7 }],
-            }),
-        ),
-        (
-            not_held(State::Paid, Some(PaymentReference::new("pi_1").unwrap())),
-            409,
-            json!({
-                "type": "/problems/reservation-not-held",
-                "state": "paid",
-                "payment_reference": "pi_1",
-            }),
-        ),
-        (
-            not_held(State::Paid, None),
-            409,
-            json!({
-                "type": "/problems/reservation-not-held",
-                "state": "paid",
-                "payment_reference": null,
-            }),
-        ),
-        (
-            not_held(State::Cancelled, None),
-            409,
-            json!({ "type": "/problems/reservation-not-held", "state": "cancelled" }),
-        ),
-        (
-            Refusal::Expired {
-                id,
-                expires_at: at(100_000),
-            },
-            409,
-            json!({
-                "type": "/problems/reservation-expired",
-                "expires_at": "1970-01-01T00:01:40.000Z",
-            }),
-        ),
-        (
-            Refusal::StockBelowHeld {
-                stock: row.clone(),
-                wanted: 3,
-            },
-            409,
-            json!({
-                "type": "/problems/stock-below-held",
-                "sku": "A",
-                "location": "default",
-                "on_hand": 10,
-                "held": 4,
-                "requested": 3,
-            }),
-        ),
-        (
-            Refusal::HoldLimit {
-                now: at(0),
-                earliest: at(1_000),
-                latest: at(9_000),
-            },
-            422,
-            json!({
-                "type": "/problems/hold-limit",
-                "now": "1970-01-01T00:00:00.000Z",
-                "earliest": "1970-01-01T00:00:01.000Z",
-                "latest": "1970-01-01T00:00:09.000Z",
-            }),
-        ),
-        (
-            Refusal::NotFound { id },
-            404,
-            json!({ "type": "/problems/not-found" }),
-        ),
-    ];
-    for (refusal, status, problem) in cases {
-        assert_eq!(refused(refusal), (status, problem));
+        payment_reference: payment.map(|text| PaymentReference::new(text).unwrap()),
     }
+}
+
+#[test]
+fn a_reservation_that_has_ended_says_how() {
+    let not_held_is = |refusal, members: Value| {
+        let mut expected = json!({ "type": "/problems/reservation-not-held" });
+        let all = expected.as_object_mut().unwrap();
+        all.extend(members.as_object().unwrap().clone());
+        assert_eq!(refused(refusal), (409, expected));
+    };
+    not_held_is(
+        not_held(State::Paid, Some("pi_1")),
+        json!({ "state": "paid", "payment_reference": "pi_1" }),
+    );
+    not_held_is(
+        not_held(State::Paid, None),
+        json!({ "state": "paid", "payment_reference": null }),
+    );
+    not_held_is(
+        not_held(State::Cancelled, None),
+        json!({ "state": "cancelled" }),
+    );
+
+    let id = reservation(7, "c").id;
+    let expires_at = at(100_000);
+    let (status, problem) = refused(Refusal::Expired { id, expires_at });
+    assert_eq!(status, 409);
+    assert_eq!(problem["type"], "/problems/reservation-expired");
+    assert_eq!(problem["expires_at"], "1970-01-01T00:01:40.000Z");
+
+    let (status, problem) = refused(Refusal::NotFound { id });
+    assert_eq!(
+        (status, problem),
+        (404, json!({ "type": "/problems/not-found" }))
+    );
+}
+
+#[test]
+fn stock_that_is_in_the_way_is_counted() {
+    let row = stock("default", "A");
+    let short = vec![Shortage {
+        key: row.key.clone(),
+        wanted: 9,
+        available: 7,
+    }];
+    let (status, problem) = refused(Refusal::InsufficientStock { short });
+    assert_eq!(status, 409);
+    assert_eq!(
+        problem,
+        json!({
+            "type": "/problems/insufficient-stock",
+            "short": [{ "sku": "A", "location": "default", "requested": 9, "available": 7 }],
+        })
+    );
+
+    let (status, problem) = refused(Refusal::StockBelowHeld {
+        stock: row.clone(),
+        wanted: 3,
+    });
+    assert_eq!(status, 409);
+    assert_eq!(
+        problem,
+        json!({
+            "type": "/problems/stock-below-held",
+            "sku": "A",
+            "location": "default",
+            "on_hand": 10,
+            "held": 4,
+            "requested": 3,
+        })
+    );
+
     let (status, problem) = refused(Refusal::StockAboveMaximum { stock: row });
     assert_eq!(status, 422);
     assert_eq!(problem["type"], "/problems/validation");
     assert_eq!(problem["errors"][0]["field"], "delta");
+}
+
+#[test]
+fn a_deadline_out_of_reach_is_answered_with_the_limits() {
+    let (status, problem) = refused(Refusal::HoldLimit {
+        now: at(0),
+        earliest: at(1_000),
+        latest: at(9_000),
+    });
+    assert_eq!(status, 422);
+    assert_eq!(
+        problem,
+        json!({
+            "type": "/problems/hold-limit",
+            "now": "1970-01-01T00:00:00.000Z",
+            "earliest": "1970-01-01T00:00:01.000Z",
+            "latest": "1970-01-01T00:00:09.000Z",
+        })
+    );
 }
 
 #[test]
