@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -85,11 +86,7 @@ async fn replay(settings: ReplaySettings) -> Result<Ending, Box<dyn Error>> {
     let directory = std::env::temp_dir().join(format!("holdfast-replay-{}", std::process::id()));
     let url = match settings.database_url {
         Some(url) => url,
-        None => {
-            std::fs::create_dir_all(&directory)?;
-            let file = directory.join("replay.db");
-            DatabaseUrl::Sqlite(format!("sqlite://{}", file.display()))
-        }
+        None => throwaway(&directory)?,
     };
     let opened = database::open(&url, Clock::Manual(Arc::clone(&clock))).await?;
     let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
@@ -136,6 +133,13 @@ async fn replay(settings: ReplaySettings) -> Result<Ending, Box<dyn Error>> {
     } else {
         Ending::Found
     })
+}
+
+/// A database in a directory that is made for it.
+fn throwaway(directory: &Path) -> std::io::Result<DatabaseUrl> {
+    std::fs::create_dir_all(directory)?;
+    let file = directory.join("replay.db");
+    Ok(DatabaseUrl::Sqlite(format!("sqlite://{}", file.display())))
 }
 
 /// Sends the log to stderr, so that stdout has only what a task prints.

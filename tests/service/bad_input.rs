@@ -20,6 +20,9 @@ on_each_store!(
     paths_and_queries_keep_the_rule,
 );
 
+/// The most units of a row of stock.
+const MOST: i64 = 1_000_000_000_000;
+
 const JSON: &str = "Content-Type: application/json";
 
 async fn post(client: &Client, path: &str, body: impl Into<reqwest::Body>) -> Answer {
@@ -155,7 +158,6 @@ async fn a_quantity_is_a_whole_number_that_fits(shop: &mut Shop) {
 /// open-mercato/open-mercato#925: a sum of two allowed numbers overflowed.
 async fn units_do_not_overflow_by_adding_up(shop: &mut Shop) {
     let client = shop.client();
-    const MOST: i64 = 1_000_000_000_000;
     client.put_stock("A", MOST).await.expect(200);
     let more = client.adjust_stock("A", 1).await;
     assert_eq!(more.refusal(), (422, "validation"));
@@ -519,7 +521,7 @@ async fn bodies_are_said_to_be_json_and_are_not_huge(shop: &mut Shop) {
         (answer.status, answer.slug().as_str()),
         (413, "payload-too-large")
     );
-    let answer = send(&[JSON], &huge[..(1 << 20) + 1]).await;
+    let answer = send(&[JSON], &huge[..=(1 << 20)]).await;
     assert_eq!(answer.status, 413);
     // The largest that is taken.
     let padded = body.clone() + &" ".repeat((1 << 20) - body.len());

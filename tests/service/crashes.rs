@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::books::{all, events};
 use crate::on_each_store;
-use crate::shop::{Dice, Shop, id_of, millis, until};
+use crate::shop::{Dice, Shop, at_once, id_of, millis, until};
 use crate::world::client::{Answer, Client};
 
 on_each_store!(
@@ -140,15 +140,17 @@ async fn kill_again_and_again(shop: &mut Shop, kills: u64) {
         }
         client = shop.start(&[]);
         shop.audit();
-        for asked in asked {
-            settle(shop, &client, asked).await;
-        }
+        at_once(asked.into_iter().map(|asked| {
+            let client = client.clone();
+            async move { settle(&client, asked).await }
+        }))
+        .await;
     }
 }
 
 /// What was answered is answered again; what was not has happened once or not at all, and asking
 /// again tells.
-async fn settle(shop: &Shop, client: &Client, asked: Asked) {
+async fn settle(client: &Client, asked: Asked) {
     let Asked {
         key,
         path,
@@ -174,8 +176,7 @@ async fn settle(shop: &Shop, client: &Client, asked: Asked) {
         Some(answer) => {
             assert!(
                 told.is_replayed(),
-                "{:?}: {key} was answered {answer:?}",
-                shop.kind()
+                "{key} was answered {answer:?}, and now {told:?}"
             );
             assert_eq!((told.status, &told.body), (answer.status, &answer.body));
         }

@@ -127,7 +127,7 @@ async fn no_way_of_asking_oversells(shop: &mut Shop) {
     ];
     for (way, lines) in ways {
         for is_keyed in [false, true] {
-            let lines: Vec<_> = lines.as_array().unwrap().iter().cloned().collect();
+            let lines: Vec<_> = lines.as_array().unwrap().clone();
             let rows: Vec<_> = lines
                 .iter()
                 .map(|line| {

@@ -76,7 +76,9 @@ pub fn request(method: &str, path: &str, headers: &[&str], body: &[u8]) -> Vec<u
         .iter()
         .any(|header| header.starts_with("Transfer-Encoding"))
     {
-        request += &format!("Content-Length: {}\r\n", body.len());
+        request += "Content-Length: ";
+        request += &body.len().to_string();
+        request += "\r\n";
     }
     let mut bytes = (request + "\r\n").into_bytes();
     bytes.extend_from_slice(body);

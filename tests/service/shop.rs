@@ -30,7 +30,7 @@ pub enum Kind {
 
 enum Place {
     Sqlite(TempDir),
-    Postgres(TestDatabase),
+    Postgres(Box<TestDatabase>),
 }
 
 /// A database with its servers.
@@ -67,7 +67,7 @@ impl Shop {
             Kind::Postgres => {
                 let many = u32::try_from(servers).unwrap();
                 permits.push(SERVERS_ON_POSTGRES.acquire_many(many).await.unwrap());
-                Place::Postgres(database().await)
+                Place::Postgres(Box::new(database().await))
             }
         };
         let shop = Self {

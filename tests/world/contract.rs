@@ -104,8 +104,8 @@ fn fault(schema: &Value, value: &Value, place: &str) -> Option<String> {
             .filter(|bound| !holds(*bound))
             .map(|bound| format!("{place} breaks {rule} {bound}: {value}"))
     };
-    let length = value.as_str().map_or(0, |text| text.chars().count() as i64);
-    let items = value.as_array().map_or(0, |items| items.len() as i64);
+    let length = count(value.as_str().map_or(0, |text| text.chars().count()));
+    let items = count(value.as_array().map_or(0, Vec::len));
     let number = value.as_i64();
     broken("minimum", &|bound| {
         number.is_none_or(|number| number >= bound)
@@ -124,12 +124,14 @@ fn fault(schema: &Value, value: &Value, place: &str) -> Option<String> {
         (!allowed.contains(value)).then(|| format!("{place} is none of {allowed:?}: {value}"))
     })
     .or_else(|| {
-        let items = value.as_array()?.iter().enumerate();
-        items
-            .filter_map(|(n, item)| fault(&schema["items"], item, &format!("{place}[{n}]")))
-            .next()
+        let mut items = value.as_array()?.iter().enumerate();
+        items.find_map(|(n, item)| fault(&schema["items"], item, &format!("{place}[{n}]")))
     })
     .or_else(|| fault_of_members(schema, value, place))
+}
+
+fn count(things: usize) -> i64 {
+    i64::try_from(things).unwrap()
 }
 
 fn fault_of_members(schema: &Value, value: &Value, place: &str) -> Option<String> {

@@ -4,10 +4,6 @@
 //!
 //! A test file that uses it begins with `#![cfg(test)]` and `mod world;`.
 
-#![expect(
-    clippy::allow_attributes,
-    reason = "where a test file needs all of it, there is no dead code to expect"
-)]
 #![allow(dead_code, reason = "each test file takes what it needs of it")]
 
 pub mod client;
