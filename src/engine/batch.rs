@@ -406,7 +406,8 @@ impl<'a> Batch<'a> {
                 self.done.stuck.push(row.clone());
             }
         }
-        self.claimed.extend(locked.rows.iter().map(|row| row.job()));
+        self.claimed
+            .extend(locked.rows.iter().map(Reservation::job));
         self.keep(locked);
     }
 
