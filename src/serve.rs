@@ -55,9 +55,8 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
                 max_hold_seconds: settings.max_hold_seconds,
             },
             sales_lanes: opened.sales_lanes,
-            // Shorter than callers wait for an answer, so that a command whose rows do not come is
-            // refused for certain, and its caller is not left to wonder.
-            patience: settings.request_timeout * 9 / 10,
+            // The engine gives up before the caller does, and so can still say that nothing happened.
+            patience: settings.request_timeout.mul_f64(0.9),
         },
     );
     let (stop_expirer, stop) = watch::channel(false);
@@ -74,7 +73,7 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
     let address = listener.local_addr()?;
     tracing::info!(database = %settings.database.url, "listening on http://{address}");
     tracing::info!("without API keys it serves this machine only");
-    http::serve(listener, router, stop_signal, settings.shutdown).await?;
+    http::serve_until(listener, router, stop_signal, settings.shutdown).await?;
     let _ = stop_expirer.send(true);
     let _ = expirer.await;
     engine.shut_down().await;

@@ -172,7 +172,8 @@ impl Engine {
                 awaits_key: false,
             }),
         };
-        lane.try_send(Ask::Command(ticket)).map_err(turned_away)?;
+        lane.try_send(Ask::Command(Box::new(ticket)))
+            .map_err(turned_away)?;
         answer.await.map_err(|_| EngineError::ShuttingDown)?
     }
 
@@ -194,15 +195,15 @@ impl Engine {
         }
     }
 
-    /// An engine without lanes, which refuses every command and reads from `store`.
+    /// An engine that decides nothing, as one that is shutting down.
     #[cfg(test)]
     pub(crate) fn without_lanes(store: Arc<dyn Store>) -> Self {
-        let (release, _) = mpsc::channel(1);
+        let (closed, _) = mpsc::channel(1);
         let lanes = Lanes {
             store,
             runtime: Arc::new(TokioRuntime::start()),
-            sales: vec![release.clone()],
-            release,
+            sales: vec![closed.clone()],
+            release: closed,
         };
         Self {
             lanes: Arc::new(lanes),
@@ -226,9 +227,9 @@ impl Engine {
             Some((key, _)) => key.hash(&mut hasher),
             None => command.reservation().hash(&mut hasher),
         }
-        let lanes = self.lanes.sales.len() as u64;
-        // The remainder is smaller than the number of lanes, which is a `usize`.
-        &self.lanes.sales[(hasher.finish() % lanes) as usize]
+        let lanes = &self.lanes.sales;
+        let hash = usize::try_from(hasher.finish() >> 32).unwrap_or_default();
+        &lanes[hash % lanes.len()]
     }
 }
 

@@ -33,6 +33,7 @@ mod submission;
 mod tests;
 
 use std::future::{Future, IntoFuture};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,12 +120,12 @@ pub fn router(
 
 /// Serves `router` until `stop` resolves; then takes no more connections and gives the requests
 /// that are under way at most `grace` to finish.
-pub async fn serve(
+pub async fn serve_until(
     listener: TcpListener,
     router: Router,
     stop: impl Future<Output = ()> + Send + 'static,
     grace: Duration,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let stopping = Arc::new(Notify::new());
     let stopped = Arc::clone(&stopping);
     let stop = async move {

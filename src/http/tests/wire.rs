@@ -7,17 +7,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use super::Service;
-use crate::http::serve;
+use crate::http::serve_until;
 
 /// Sends `request` on a connection of its own, and reads until the server closes it.
 async fn exchange(listener: TcpListener, request: &str) -> String {
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let stop_signal = async {
+    let stopping = async {
         let _ = stopped.await;
     };
     let grace = Duration::from_secs(10);
-    let server = tokio::spawn(serve(listener, Service::empty().router, stop_signal, grace));
+    let server = tokio::spawn(serve_until(
+        listener,
+        Service::empty().router,
+        stopping,
+        grace,
+    ));
     let mut connection = TcpStream::connect(address).await.unwrap();
     connection.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
