@@ -6,8 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use super::super::serve_until;
 use super::Service;
+use crate::http::serve_until;
 
 /// Sends `request` on a connection of its own, and reads until the server closes it.
 async fn exchange(listener: TcpListener, request: &str) -> String {
