@@ -26,8 +26,8 @@ const BLOCKED_RETRY_MS: i64 = 250;
 /// When a due hold is tried again that cannot be released, in milliseconds.
 const STUCK_RETRY_MS: i64 = 60_000;
 /// For how long no batch waits for a row that was once waited for in vain, first and at most.
-const DISTRUST_MIN: Duration = Duration::from_millis(250);
-const DISTRUST_MAX: Duration = Duration::from_secs(4);
+const DISTRUST_MIN: Duration = Duration::from_millis(50);
+const DISTRUST_MAX: Duration = Duration::from_millis(500);
 /// The most due holds that one batch releases for the sake of one row of stock.
 const DEMAND_LIMIT: usize = 1_000;
 

@@ -68,7 +68,9 @@ pub(super) struct LaneState {
     /// Commands that could not be decided yet, no more than fit into an inbox, and when they are
     /// tried again.
     aside: VecDeque<Ticket>,
-    aside_until: Duration,
+    /// Until when they rest, if they do. It is not put off by what is set aside meanwhile, or in
+    /// a busy lane nothing would ever be tried again.
+    aside_until: Option<Duration>,
     stopped: Option<oneshot::Sender<()>>,
 }
 
@@ -78,7 +80,7 @@ impl Default for LaneState {
             cap: 64,
             suspects: Suspects::default(),
             aside: VecDeque::new(),
-            aside_until: Duration::ZERO,
+            aside_until: None,
             stopped: None,
         }
     }
@@ -131,11 +133,7 @@ impl Lane {
         let first = if self.state.aside.is_empty() {
             Some(self.inbox.recv().await?)
         } else {
-            let pause = self
-                .state
-                .aside_until
-                .saturating_sub(self.runtime.elapsed());
-            let rested = self.runtime.sleep(pause);
+            let rested = self.runtime.sleep(self.rest());
             if self.inbox.is_closed() && self.inbox.is_empty() {
                 rested.await;
                 None
@@ -147,7 +145,8 @@ impl Lane {
                 }
             }
         };
-        if self.runtime.elapsed() >= self.state.aside_until {
+        if self.rest().is_zero() {
+            self.state.aside_until = None;
             let most = self.state.aside.len().min(self.state.cap);
             tickets.extend(self.state.aside.drain(..most));
         }
@@ -173,6 +172,12 @@ impl Lane {
             .set(depth);
         let waiting = self.still_wanted(tickets);
         Some((waiting, due))
+    }
+
+    /// How long commands that were set aside still rest.
+    fn rest(&self) -> Duration {
+        let until = self.state.aside_until.unwrap_or_default();
+        until.saturating_sub(self.runtime.elapsed())
     }
 
     /// Leaves out callers who hung up, and answers those whose patience is at its end.
@@ -220,12 +225,9 @@ impl Lane {
             })
             .await;
         // When nothing could be released, somebody else is about to release it.
-        let pause = if demanded.released.released > 0 {
-            Duration::ZERO
-        } else {
-            ASIDE_PAUSE
-        };
-        self.state.aside_until = self.runtime.elapsed() + pause;
+        if demanded.released.released > 0 {
+            self.state.aside_until = None;
+        }
     }
 
     async fn run_parts(&mut self, whole: Part) -> Tally {
@@ -404,12 +406,8 @@ impl Lane {
     /// Keeps commands for a later batch, but not expiries that nobody waits for: those are found
     /// again by whoever wanted them.
     fn set_aside(&mut self, tickets: Vec<Ticket>) {
-        let now = self.runtime.elapsed();
-        if now >= self.state.aside_until {
-            // Otherwise they rest with those that are there already, whose time does not move:
-            // a busy lane sets something aside with every batch.
-            self.state.aside_until = now + ASIDE_PAUSE;
-        }
+        let until = self.runtime.elapsed() + ASIDE_PAUSE;
+        self.state.aside_until.get_or_insert(until);
         for mut ticket in tickets.into_iter().filter(|ticket| ticket.caller.is_some()) {
             if self.state.aside.len() < INBOX_CAPACITY {
                 self.state.aside.push_back(ticket);

@@ -69,6 +69,16 @@ async fn until_nothing_is_due(shop: &Shop) {
     }
 }
 
+async fn until_nothing_is_held(shop: &Shop) {
+    let is_held = async || {
+        let next = shop.store.next_attempt(Timestamp::EPOCH).await.unwrap();
+        next.attempt_at.is_some()
+    };
+    while is_held().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 async fn deadlocks(home: &Home) -> i64 {
     let mut watcher = home.database().connect().await;
     let query = "select deadlocks from pg_stat_database where datname = current_database()";
@@ -90,7 +100,7 @@ async fn payment_against_expiry(rounds: usize) {
     let home = postgres_in_real_time().await;
     let shops = shops(&home, 2).await;
     shops[0].stock_up("A", rounds as i64).await;
-    let deadline = home.store.now().await.unwrap().saturating_add_millis(1_500);
+    let deadline = home.store.now().await.unwrap().saturating_add_millis(2_500);
     let mut jobs = Vec::new();
     for at in 0..rounds {
         let shop = shops[at % 2].clone();
@@ -209,23 +219,15 @@ async fn opposite_line_orders(workers: u64, rounds: usize) {
                     }
                     _ => continue,
                 };
-                let fine = [
-                    "held",
-                    "paid",
-                    "cancelled",
-                    "not_due",
-                    "too-late",
-                    "reacquired",
-                ];
-                assert!(fine.contains(&word.as_str()), "{word}");
+                let wrong = ["overloaded", "store", "fate-unknown", "not-found"];
+                assert!(!wrong.contains(&word.as_str()), "{word}");
             }
         }));
     }
     for worker in working {
         worker.await.unwrap();
     }
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    until_nothing_is_due(&shops[0]).await;
+    until_nothing_is_held(&shops[0]).await;
     drop(running);
     assert_eq!(deadlocks(&home).await, 0);
     assert_sound(home.store.as_ref()).await;
