@@ -4,8 +4,10 @@
 pub mod database;
 pub mod domain;
 pub mod engine;
+pub mod http;
 pub mod lab;
 pub mod metrics;
+pub mod serve;
 pub mod settings;
 pub mod store;
 pub mod worker;

@@ -3,6 +3,8 @@
 //! All names start with `holdfast_`, units come last. A metric is described where it is
 //! registered; nothing is measured that is not registered here.
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -44,6 +46,9 @@ pub struct RequestLabel {
     pub status: u16,
 }
 
+/// When something last showed a sign of life, in seconds by the runtime's stopwatch.
+pub type Heartbeat = Gauge<f64, AtomicU64>;
+
 /// Every metric of the process.
 #[derive(Debug)]
 pub struct Metrics {
@@ -66,6 +71,8 @@ pub struct Metrics {
     pub contended: Family<LaneLabel, Counter>,
     /// Holds that are due and cannot be released; they are tried again later.
     pub stuck_holds: Counter,
+    /// When the expirer last looked for what is due. `/readyz` judges by it.
+    pub expirer_heartbeat: Heartbeat,
 }
 
 impl Metrics {
@@ -84,6 +91,7 @@ impl Metrics {
             batch_seconds: Family::new_with_constructor(milliseconds_to_seconds),
             contended: Family::default(),
             stuck_holds: Counter::default(),
+            expirer_heartbeat: Heartbeat::default(),
             registry: Registry::default(),
         };
         registry.register("requests", "Requests answered", metrics.requests.clone());
@@ -126,6 +134,11 @@ impl Metrics {
             "stuck_holds",
             "Due holds that could not be released and are tried again later",
             metrics.stuck_holds.clone(),
+        );
+        registry.register(
+            "expirer_last_look_seconds",
+            "When the expirer last looked for what is due, in seconds since the start",
+            metrics.expirer_heartbeat.clone(),
         );
         Self {
             registry,

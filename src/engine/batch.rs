@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use super::{EngineError, Keyed, Reply};
 use crate::domain::{
-    Changes, Command, Decision, Job, JobOutcome, Lacking, OnExpired, Outcome, ReservationId, Rules,
-    Snapshot, StockKey, Timestamp, Via, decide, insufficient,
+    Changes, Command, Decision, Job, JobOutcome, Lacking, OnExpired, Outcome, Reservation,
+    ReservationId, Rules, Snapshot, StockKey, Timestamp, Via, decide, insufficient,
 };
 use crate::store::{
     Answer, CorruptRow, Key, LockedReservations, RecordedAnswer, Store, StoreError, Transaction,
@@ -533,7 +533,7 @@ impl<'a> Batch<'a> {
                 Command::Reserve(reserve) => reserve.units(),
                 Command::CheckOut { id, on_expired, .. } if *on_expired == OnExpired::Reacquire => {
                     let row = self.snapshot.reservations.get(id);
-                    row.map(|row| row.units()).unwrap_or_default()
+                    row.map(Reservation::units).unwrap_or_default()
                 }
                 Command::SetStock { key, .. } | Command::AdjustStock { key, .. } => {
                     [(key.clone(), i64::MAX)].into()

@@ -6,13 +6,13 @@
 mod expirer;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::engine::{EngineError, Runtime};
+use crate::metrics::Heartbeat;
 
 pub use expirer::Expirer;
 
@@ -40,35 +40,19 @@ pub enum Next {
     After(Duration),
 }
 
-/// When a worker last did its work, for those who watch over it.
-#[derive(Debug, Default)]
-pub struct Heartbeat(AtomicU64);
-
-impl Heartbeat {
-    fn beat(&self, runtime: &dyn Runtime) {
-        let millis = u64::try_from(runtime.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.0.store(millis, Ordering::Relaxed);
-    }
-
-    /// How long ago that was; since the start of the process, if it never was.
-    pub fn age(&self, runtime: &dyn Runtime) -> Duration {
-        let last = Duration::from_millis(self.0.load(Ordering::Relaxed));
-        runtime.elapsed().saturating_sub(last)
-    }
-}
-
-/// Runs a worker until `stop` turns true. A piece of work that is begun is finished.
+/// Runs a worker until `stop` turns true. A piece of work that is begun is finished. `heartbeat`
+/// shows when the worker last did its work, by the runtime's stopwatch.
 pub async fn run(
     mut worker: impl Worker,
     runtime: Arc<dyn Runtime>,
-    heartbeat: Arc<Heartbeat>,
+    heartbeat: Heartbeat,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut backoff = BACKOFF_MIN;
     while !*stop.borrow() {
         let rest = match worker.run_once().await {
             Ok(next) => {
-                heartbeat.beat(runtime.as_ref());
+                heartbeat.set(runtime.elapsed().as_secs_f64());
                 backoff = BACKOFF_MIN;
                 match next {
                     Next::Again => continue,

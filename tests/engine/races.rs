@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use holdfast::domain::{Command, Deadline, EventKind, Reserve, State, Timestamp};
 use holdfast::engine::TokioRuntime;
+use holdfast::metrics::Heartbeat;
 use holdfast::store::Clock;
-use holdfast::worker::{Expirer, Heartbeat};
+use holdfast::worker::Expirer;
 use sqlx::{Executor as _, Row as _};
 use tokio::sync::watch;
 
@@ -48,7 +49,7 @@ fn expirers(shops: &[Shop]) -> watch::Sender<bool> {
             runtime.clone(),
             Duration::from_secs(300),
         );
-        let heartbeat = Arc::new(Heartbeat::default());
+        let heartbeat = Heartbeat::default();
         tokio::spawn(holdfast::worker::run(
             expirer,
             runtime,
