@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::domain::State;
+use holdfast::metrics::Heartbeat;
 use holdfast::store::Clock;
-use holdfast::worker::{self, Expirer, Heartbeat, Next, Worker};
+use holdfast::worker::{self, Expirer, Next, Worker};
 use sqlx::{Connection as _, Executor as _};
 use tokio::sync::watch;
 
@@ -146,7 +147,7 @@ async fn it_stops_when_told_to_and_when_nobody_is_left_who_could() {
         let home = memory();
         let (_, expirer, runtime) = expirer(&home, HOUR);
         let (stop, stopped) = watch::channel(false);
-        let heartbeat = Arc::new(Heartbeat::default());
+        let heartbeat = Heartbeat::default();
         let running = tokio::spawn(worker::run(expirer, runtime, heartbeat, stopped));
         tokio::task::yield_now().await;
         if told {
