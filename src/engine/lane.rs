@@ -11,18 +11,16 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::batch::{Aside, Batch, Claim, Done, Failure, Suspects, Ticket, Verdict, defer_stuck};
+use super::batch::{Batch, defer_stuck};
+use super::cap::next_cap;
+use super::suspects::Suspects;
+use super::ticket::{Aside, Claim, Done, Failure, Ticket, Verdict};
+use super::word::reply_word;
 use super::{EngineError, INBOX_CAPACITY, Released, Reply, Runtime};
-use crate::domain::{Command, Job, Lacking, Outcome, Refusal, Rules, StockKey, Timestamp, Via};
+use crate::domain::{Command, Job, Lacking, Rules, StockKey, Timestamp, Via};
 use crate::metrics::{LaneLabel, Metrics, OutcomeLabel, ViaLabel};
 use crate::store::{Fate, Store, StoreError, TransactionId, Wait};
 
-/// How long one transaction should take.
-const BATCH_TARGET: Duration = Duration::from_millis(20);
-/// The smallest cap: a slow database must not starve a lane.
-const BATCH_MIN: usize = 16;
-/// The largest cap: a batch must fit into one statement and into memory.
-const BATCH_MAX: usize = 1_024;
 /// How long a command rests that another transaction stands in the way of.
 const ASIDE_PAUSE: Duration = Duration::from_millis(10);
 /// How often, and at which distance, a database that is out of reach is tried again.
@@ -68,7 +66,9 @@ pub(super) struct LaneState {
     /// Commands that could not be decided yet, no more than fit into an inbox, and when they are
     /// tried again.
     aside: VecDeque<Ticket>,
-    aside_until: Duration,
+    /// Until when they rest, if they do. It is not put off by what is set aside meanwhile, or in
+    /// a busy lane nothing would ever be tried again.
+    aside_until: Option<Duration>,
     stopped: Option<oneshot::Sender<()>>,
 }
 
@@ -78,7 +78,7 @@ impl Default for LaneState {
             cap: 64,
             suspects: Suspects::default(),
             aside: VecDeque::new(),
-            aside_until: Duration::ZERO,
+            aside_until: None,
             stopped: None,
         }
     }
@@ -131,11 +131,7 @@ impl Lane {
         let first = if self.state.aside.is_empty() {
             Some(self.inbox.recv().await?)
         } else {
-            let pause = self
-                .state
-                .aside_until
-                .saturating_sub(self.runtime.elapsed());
-            let rested = self.runtime.sleep(pause);
+            let rested = self.runtime.sleep(self.rest());
             if self.inbox.is_closed() && self.inbox.is_empty() {
                 rested.await;
                 None
@@ -147,7 +143,8 @@ impl Lane {
                 }
             }
         };
-        if self.runtime.elapsed() >= self.state.aside_until {
+        if self.rest().is_zero() {
+            self.state.aside_until = None;
             let most = self.state.aside.len().min(self.state.cap);
             tickets.extend(self.state.aside.drain(..most));
         }
@@ -173,6 +170,12 @@ impl Lane {
             .set(depth);
         let waiting = self.still_wanted(tickets);
         Some((waiting, due))
+    }
+
+    /// How long commands that were set aside still rest.
+    fn rest(&self) -> Duration {
+        let until = self.state.aside_until.unwrap_or_default();
+        until.saturating_sub(self.runtime.elapsed())
     }
 
     /// Leaves out callers who hung up, and answers those whose patience is at its end.
@@ -220,12 +223,9 @@ impl Lane {
             })
             .await;
         // When nothing could be released, somebody else is about to release it.
-        let pause = if demanded.released.released > 0 {
-            Duration::ZERO
-        } else {
-            ASIDE_PAUSE
-        };
-        self.state.aside_until = self.runtime.elapsed() + pause;
+        if demanded.released.released > 0 {
+            self.state.aside_until = None;
+        }
     }
 
     async fn run_parts(&mut self, whole: Part) -> Tally {
@@ -250,22 +250,19 @@ impl Lane {
         let mut wait = Wait::Briefly;
         let mut unavailable = 0;
         loop {
-            self.state.suspects.review(self.runtime.elapsed());
-            let started = self.runtime.elapsed();
-            let batch = Batch::new(self.rules, &tickets, wait, &mut self.state.suspects);
-            let Failure {
-                error,
-                claimed,
-                done,
-            } = match batch.run(self.store.as_ref(), claim.as_ref()).await {
+            let failure = match self.attempt(&tickets, claim.as_ref(), wait).await {
                 Ok(done) => {
-                    self.measure(tickets.len() + done.claimed, started);
                     self.finish(tickets, done, tally);
                     return None;
                 }
                 Err(failure) => failure,
             };
-            match error {
+            match failure.error {
+                StoreError::CommitLost(_) => {
+                    fail(tickets, || EngineError::FateUnknown);
+                    tally.error = Some(EngineError::FateUnknown);
+                    return None;
+                }
                 StoreError::Contended(detail) => {
                     tracing::debug!(lane = %self.label.lane, detail, "contended");
                     self.metrics.contended.get_or_create(&self.label).inc();
@@ -276,28 +273,13 @@ impl Lane {
                     self.state.suspects.distrust(self.runtime.elapsed());
                     wait = Wait::Skip;
                 }
-                StoreError::CommitLost(transaction) => match self.fate(transaction).await {
-                    Fate::Committed => {
-                        self.finish(tickets, done, tally);
-                        return None;
-                    }
-                    Fate::Aborted if unavailable < UNAVAILABLE_RETRIES => unavailable += 1,
-                    Fate::Aborted => {
-                        let message = "connections are lost during COMMIT".to_owned();
-                        fail_all(tickets, StoreError::Unavailable(message), tally);
-                        return None;
-                    }
-                    Fate::Unknown => {
-                        fail(tickets, || EngineError::FateUnknown);
-                        tally.error = Some(EngineError::FateUnknown);
-                        return None;
-                    }
-                },
                 error if error.is_about_rows() => {
                     let via = claim.as_ref().map_or(Via::Timer, Claim::via);
-                    tally.released.claimed += claimed.len();
-                    let tickets = tickets.into_iter().chain(expiries(claimed, via));
-                    return self.cut(tickets.collect(), error).await;
+                    tally.released.claimed += failure.claimed.len();
+                    let claimed = expiries(failure.claimed, via);
+                    return self
+                        .cut(tickets.into_iter().chain(claimed).collect(), error)
+                        .await;
                 }
                 error if unavailable >= UNAVAILABLE_RETRIES => {
                     tracing::error!(lane = %self.label.lane, %error, "a batch failed");
@@ -311,6 +293,36 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// Runs one transaction once. Where its COMMIT was lost, the database is asked what became of
+    /// it, and the error stays only if it does not say.
+    async fn attempt(
+        &mut self,
+        tickets: &[Ticket],
+        claim: Option<&Claim>,
+        wait: Wait,
+    ) -> Result<Done, Failure> {
+        let started = self.runtime.elapsed();
+        self.state.suspects.review(started);
+        let batch = Batch::new(self.rules, tickets, wait, &mut self.state.suspects);
+        let mut failure = match batch.run(self.store.as_ref(), claim).await {
+            Ok(done) => {
+                self.measure(tickets.len() + done.claimed, started);
+                return Ok(done);
+            }
+            Err(failure) => failure,
+        };
+        if let StoreError::CommitLost(transaction) = &failure.error {
+            match self.fate(transaction.clone()).await {
+                Fate::Committed => return Ok(failure.done),
+                Fate::Aborted => {
+                    failure.error = StoreError::Unavailable("lost during COMMIT".to_owned());
+                }
+                Fate::Unknown => {}
+            }
+        }
+        Err(failure)
     }
 
     /// Asks what became of a transaction until the database knows.
@@ -404,12 +416,8 @@ impl Lane {
     /// Keeps commands for a later batch, but not expiries that nobody waits for: those are found
     /// again by whoever wanted them.
     fn set_aside(&mut self, tickets: Vec<Ticket>) {
-        let now = self.runtime.elapsed();
-        if now >= self.state.aside_until {
-            // Otherwise they rest with those that are there already, whose time does not move:
-            // a busy lane sets something aside with every batch.
-            self.state.aside_until = now + ASIDE_PAUSE;
-        }
+        let until = self.runtime.elapsed() + ASIDE_PAUSE;
+        self.state.aside_until.get_or_insert(until);
         for mut ticket in tickets.into_iter().filter(|ticket| ticket.caller.is_some()) {
             if self.state.aside.len() < INBOX_CAPACITY {
                 self.state.aside.push_back(ticket);
@@ -420,13 +428,9 @@ impl Lane {
     }
 
     fn count(&self, command: &Command, reply: &Reply) {
-        let outcome = match reply {
-            Reply::Replayed(_) => "replayed",
-            Reply::Decided(outcome) => outcome_word(outcome),
-        };
         let label = OutcomeLabel {
             command: command.as_str(),
-            outcome,
+            outcome: reply_word(reply),
         };
         self.metrics.outcomes.get_or_create(&label).inc();
     }
@@ -452,23 +456,6 @@ impl Lane {
         );
         self.state.cap = next_cap(self.state.cap, size, took);
     }
-}
-
-/// The cap after a batch of `size` that took `took` under `cap`.
-fn next_cap(cap: usize, size: usize, took: Duration) -> usize {
-    let next = if took > BATCH_TARGET + BATCH_TARGET / 4 {
-        // Shrink to what the target would have held, by half at most: one slow flush of the disk
-        // says little about the next.
-        let fits = size as u128 * BATCH_TARGET.as_micros() / took.as_micros().max(1);
-        usize::try_from(fits).unwrap_or(cap).clamp(cap / 2, cap)
-    } else if size >= cap && took < BATCH_TARGET / 2 {
-        cap * 2
-    } else if size >= cap && took < BATCH_TARGET {
-        cap + cap / 8
-    } else {
-        cap
-    };
-    next.clamp(BATCH_MIN, BATCH_MAX)
 }
 
 fn expiries(jobs: Vec<Job>, via: Via) -> Vec<Ticket> {
@@ -497,44 +484,5 @@ fn fail(tickets: Vec<Ticket>, error: impl Fn() -> EngineError) {
 fn answer(ticket: &mut Ticket, reply: Result<Reply, EngineError>) {
     if let Some(caller) = ticket.caller.take() {
         let _ = caller.reply.send(reply);
-    }
-}
-
-/// The word for an outcome in metrics.
-fn outcome_word(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Reservation { created: true, .. } => "created",
-        Outcome::Reservation { reservation, .. } => reservation.state.as_str(),
-        Outcome::Stock(_) => "done",
-        Outcome::Job(job) => job.as_str(),
-        Outcome::Refused(Refusal::InsufficientStock { .. }) => "insufficient-stock",
-        Outcome::Refused(Refusal::NotHeld { .. }) => "reservation-not-held",
-        Outcome::Refused(Refusal::Expired { .. }) => "reservation-expired",
-        Outcome::Refused(Refusal::StockBelowHeld { .. }) => "stock-below-held",
-        Outcome::Refused(Refusal::StockAboveMaximum { .. }) => "stock-above-maximum",
-        Outcome::Refused(Refusal::HoldLimit { .. }) => "hold-limit",
-        Outcome::Refused(Refusal::NotFound { .. }) => "not-found",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cap_follows_the_time_a_full_batch_takes() {
-        let ms = Duration::from_millis;
-        assert_eq!(next_cap(64, 64, ms(5)), 128, "fast and full: twice as many");
-        assert_eq!(next_cap(64, 64, ms(15)), 72, "near the target: a few more");
-        assert_eq!(next_cap(64, 3, ms(5)), 64, "a small batch says nothing");
-        assert_eq!(next_cap(64, 64, ms(22)), 64, "at the target: as it is");
-        assert_eq!(
-            next_cap(100, 100, ms(40)),
-            50,
-            "slow: what the target holds"
-        );
-        assert_eq!(next_cap(100, 100, ms(400)), 50, "very slow: half at most");
-        assert_eq!(next_cap(16, 16, ms(400)), BATCH_MIN);
-        assert_eq!(next_cap(1_024, 1_024, ms(1)), BATCH_MAX);
     }
 }

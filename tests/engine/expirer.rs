@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::domain::State;
+use holdfast::metrics::Heartbeat;
 use holdfast::store::Clock;
-use holdfast::worker::{Expirer, Next, Worker};
+use holdfast::worker::{self, Expirer, Next, Worker};
 use sqlx::{Connection as _, Executor as _};
+use tokio::sync::watch;
 
 use crate::auditor::assert_sound;
 use crate::shop::{Home, InNoTime, Shop, extend, homes, memory, postgres, settings};
@@ -137,6 +139,25 @@ async fn p7_what_others_have_locked_is_looked_for_again_and_never_passed_by() {
     assert_eq!(shop.state(locked.id).await, State::Expired);
     assert_eq!(expirer.run_once().await.unwrap(), after(500));
     assert_sound(home.store.as_ref()).await;
+}
+
+#[tokio::test]
+async fn it_stops_when_told_to_and_when_nobody_is_left_who_could() {
+    for told in [true, false] {
+        let home = memory();
+        let (_, expirer, runtime) = expirer(&home, HOUR);
+        let (stop, stopped) = watch::channel(false);
+        let heartbeat = Heartbeat::default();
+        let running = tokio::spawn(worker::run(expirer, runtime, heartbeat, stopped));
+        tokio::task::yield_now().await;
+        if told {
+            stop.send(true).unwrap();
+        } else {
+            drop(stop);
+        }
+        let over = tokio::time::timeout(Duration::from_secs(5), running).await;
+        assert!(over.is_ok(), "told: {told}");
+    }
 }
 
 #[tokio::test]

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast::domain::{Command, Outcome, State, Timestamp};
-use holdfast::engine::{EngineError, Reply, Settings};
+use holdfast::engine::{EngineError, Reply, Runtime, Settings, Task};
 use holdfast::store::Fate;
 
 use crate::auditor::{assert_sound, books};
@@ -213,9 +214,9 @@ async fn contention_that_does_not_end_is_answered_when_patience_does() {
     let shop = Shop::open_with(&store, runtime.clone(), settings(1));
     shop.stock_up("A", 1).await;
     plan.always(Step::WriteRest, Fault::Contended);
-    let began = holdfast::engine::Runtime::elapsed(runtime.as_ref());
+    let began = runtime.elapsed();
     assert_eq!(shop.word(reserve(&[("A", 1)], 60)).await, "overloaded");
-    let took = holdfast::engine::Runtime::elapsed(runtime.as_ref()) - began;
+    let took = runtime.elapsed().saturating_sub(began);
     assert!(
         took > settings(1).patience && took < settings(1).patience * 2,
         "{took:?}"
@@ -368,7 +369,7 @@ async fn commands_that_are_set_aside_are_bounded_and_leave_room_for_others() {
     };
     let shop = Shop::open_with(&store, InNoTime::start(), patient);
     shop.stock_up("A", 100_000).await;
-    plan.always(Step::WriteRest, Fault::Contended);
+    plan.always(Step::Begin, Fault::Contended);
     let mut waiting = Vec::new();
     let mut turned_away = 0;
     for _ in 0..11 {
@@ -391,6 +392,48 @@ async fn commands_that_are_set_aside_are_bounded_and_leave_room_for_others() {
         assert!(word == "held" || word == "overloaded", "{word}");
     }
     assert_sound(home.store.as_ref()).await;
+}
+
+/// A stopwatch that moves whenever it is looked at, as if all work took time.
+#[derive(Default)]
+struct Ticking(AtomicU64);
+
+impl Runtime for Ticking {
+    fn spawn(&self, task: Task) {
+        tokio::spawn(task);
+    }
+
+    fn sleep(&self, _: Duration) -> Task {
+        Box::pin(tokio::task::yield_now())
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+}
+
+#[tokio::test]
+async fn who_was_set_aside_is_answered_in_time_by_a_lane_that_is_always_busy() {
+    let home = memory();
+    let (store, plan) = faulty(&home.store);
+    let shop = Shop::open_with(&store, Arc::new(Ticking::default()), settings(1));
+    shop.stock_up("A", 1).await;
+    plan.always(Step::Begin, Fault::Contended);
+    let ask = || {
+        let (shop, command) = (shop.clone(), reserve(&[("A", 1)], 60));
+        tokio::spawn(async move { shop.word(command).await })
+    };
+    let first = ask();
+    for _ in 0..2_000 {
+        ask();
+        tokio::task::yield_now().await;
+    }
+    assert!(first.is_finished());
+    assert_eq!(first.await.unwrap(), "overloaded");
 }
 
 #[tokio::test]

@@ -60,13 +60,13 @@ async fn deadlocks(home: &Home) -> i64 {
 async fn a_foreign_lock_on_stock_stops_nobody_else_and_ends_without_a_restart() {
     let home = postgres_in_real_time().await;
     let impatient = Settings {
-        patience: Duration::from_millis(700),
+        patience: Duration::from_millis(1_500),
         ..settings(2)
     };
     let runtime = Arc::new(TokioRuntime::start());
     let shop = Shop::open_with(&home.store, runtime, impatient);
     shop.stock_up("HOT", 1_000).await;
-    for at in 0..20 {
+    for at in 0..6 {
         shop.stock_up(&format!("COLD-{at}"), 100).await;
     }
     let mut foreign = home.database().connect().await;
@@ -79,8 +79,8 @@ async fn a_foreign_lock_on_stock_stops_nobody_else_and_ends_without_a_restart() 
     let mut hot = Vec::new();
     let mut cold = Vec::new();
     let began = stopwatch();
-    for round in 0..10 {
-        for at in 0..20 {
+    for _ in 0..10 {
+        for at in 0..6 {
             let ask = |name: String| {
                 let shop = shop.clone();
                 tokio::spawn(async move {
@@ -92,9 +92,7 @@ async fn a_foreign_lock_on_stock_stops_nobody_else_and_ends_without_a_restart() 
             hot.push(ask("HOT".to_owned()));
             cold.push(ask(format!("COLD-{at}")));
         }
-        if round % 2 == 0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut slowest = Duration::ZERO;
     for answer in cold {
@@ -103,15 +101,15 @@ async fn a_foreign_lock_on_stock_stops_nobody_else_and_ends_without_a_restart() 
         slowest = slowest.max(took);
     }
     assert!(
-        slowest < Duration::from_millis(600),
+        slowest < Duration::from_millis(1_000),
         "a neighbour waited {slowest:?}"
     );
     for answer in hot {
         let (word, took) = answer.await.unwrap();
         assert_eq!(word, "overloaded");
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(took < Duration::from_secs(3), "{took:?}");
     }
-    assert!(began.elapsed() > Duration::from_millis(700));
+    assert!(began.elapsed() > Duration::from_millis(1_500));
 
     lock.rollback().await.unwrap();
     assert_eq!(shop.word(reserve(&[("HOT", 1)], 60)).await, "held");

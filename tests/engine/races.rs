@@ -70,6 +70,16 @@ async fn until_nothing_is_due(shop: &Shop) {
     }
 }
 
+async fn until_nothing_is_held(shop: &Shop) {
+    let is_held = async || {
+        let next = shop.store.next_attempt(Timestamp::EPOCH).await.unwrap();
+        next.attempt_at.is_some()
+    };
+    while is_held().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 async fn deadlocks(home: &Home) -> i64 {
     let mut watcher = home.database().connect().await;
     let query = "select deadlocks from pg_stat_database where datname = current_database()";
@@ -87,14 +97,14 @@ fn until(command: Command, deadline: Timestamp) -> Command {
 }
 
 /// woocommerce/woocommerce-gateway-stripe PR 5486: paid and cancelled as unpaid.
-async fn payment_against_expiry(rounds: usize) {
+async fn payment_against_expiry(rounds: u16) {
     let home = postgres_in_real_time().await;
     let shops = shops(&home, 2).await;
-    shops[0].stock_up("A", rounds as i64).await;
-    let deadline = home.store.now().await.unwrap().saturating_add_millis(1_500);
+    shops[0].stock_up("A", i64::from(rounds)).await;
+    let deadline = home.store.now().await.unwrap().saturating_add_millis(2_500);
     let mut jobs = Vec::new();
     for at in 0..rounds {
-        let shop = shops[at % 2].clone();
+        let shop = shops[usize::from(at % 2)].clone();
         let command = until(reserve(&[("A", 1)], 0), deadline);
         jobs.push(tokio::spawn(async move {
             let holdfast::domain::Outcome::Reservation { reservation, .. } =
@@ -114,7 +124,7 @@ async fn payment_against_expiry(rounds: usize) {
     let mut racing = Vec::new();
     for job in held {
         let now = home.store.now().await.unwrap();
-        let offset = 40 - dice.below(80) as i64;
+        let offset = 40 - i64::try_from(dice.below(80)).unwrap();
         let wait = (deadline.millis_since(now) - offset).max(0);
         let wait = Duration::from_millis(u64::try_from(wait).unwrap());
         let (one, other) = (shops[0].clone(), shops[1].clone());
@@ -129,7 +139,7 @@ async fn payment_against_expiry(rounds: usize) {
             (job, [first, second], [message, again])
         }));
     }
-    let (mut paid, mut expired) = (0, 0);
+    let (mut paid, mut expired) = (0_u16, 0_u16);
     for race in racing {
         let (job, payments, messages) = race.await.unwrap();
         let state = {
@@ -210,23 +220,15 @@ async fn opposite_line_orders(workers: u64, rounds: usize) {
                     }
                     _ => continue,
                 };
-                let fine = [
-                    "held",
-                    "paid",
-                    "cancelled",
-                    "not_due",
-                    "too-late",
-                    "reacquired",
-                ];
-                assert!(fine.contains(&word.as_str()), "{word}");
+                let wrong = ["overloaded", "store", "fate-unknown", "not-found"];
+                assert!(!wrong.contains(&word.as_str()), "{word}");
             }
         }));
     }
     for worker in working {
         worker.await.unwrap();
     }
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    until_nothing_is_due(&shops[0]).await;
+    until_nothing_is_held(&shops[0]).await;
     drop(running);
     assert_eq!(deadlocks(&home).await, 0);
     assert_sound(home.store.as_ref()).await;
