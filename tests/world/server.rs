@@ -48,6 +48,11 @@ impl ServerProcess {
         &self.url
     }
 
+    /// Its process id, by which the system says what it takes.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// A client of it.
     pub fn client(&self) -> Client {
         Client::of(&self.url)
