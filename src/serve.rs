@@ -55,7 +55,8 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
                 max_hold_seconds: settings.max_hold_seconds,
             },
             sales_lanes: opened.sales_lanes,
-            patience: settings.request_timeout,
+            // The engine gives up before the caller does, and so can still say that nothing happened.
+            patience: settings.request_timeout.mul_f64(0.9),
         },
     );
     let (stop_expirer, stop) = watch::channel(false);

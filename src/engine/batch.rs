@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use super::{EngineError, Keyed, Reply};
 use crate::domain::{
-    Changes, Command, Decision, Job, JobOutcome, Lacking, OnExpired, Outcome, ReservationId, Rules,
-    Snapshot, StockKey, Timestamp, Via, decide, insufficient,
+    Changes, Command, Decision, Job, JobOutcome, Lacking, OnExpired, Outcome, Reservation,
+    ReservationId, Rules, Snapshot, StockKey, Timestamp, Via, decide, insufficient,
 };
 use crate::store::{
     Answer, CorruptRow, Key, LockedReservations, RecordedAnswer, Store, StoreError, Transaction,
@@ -338,7 +338,8 @@ impl<'a> Batch<'a> {
                 let locked = tx.claim_due(*from, *limit).await?;
                 self.blocked.extend(locked.corrupt.keys().copied());
                 self.done.stuck.extend(locked.corrupt.values().cloned());
-                self.claimed.extend(locked.rows.iter().map(|row| row.job()));
+                self.claimed
+                    .extend(locked.rows.iter().map(Reservation::job));
                 self.keep(locked);
             }
             Claim::Of(units) => {
@@ -347,7 +348,8 @@ impl<'a> Batch<'a> {
                     locked
                         .rows
                         .retain(|row| !self.snapshot.reservations.contains_key(&row.id));
-                    self.claimed.extend(locked.rows.iter().map(|row| row.job()));
+                    self.claimed
+                        .extend(locked.rows.iter().map(Reservation::job));
                     self.keep(locked);
                 }
             }
@@ -477,7 +479,7 @@ impl<'a> Batch<'a> {
                 Command::Reserve(reserve) => reserve.units(),
                 Command::CheckOut { id, on_expired, .. } if *on_expired == OnExpired::Reacquire => {
                     let row = self.snapshot.reservations.get(id);
-                    row.map(|row| row.units()).unwrap_or_default()
+                    row.map(Reservation::units).unwrap_or_default()
                 }
                 _ => continue,
             };

@@ -35,7 +35,7 @@ const FATE_PAUSE: Duration = Duration::from_millis(100);
 /// What comes into a lane's inbox.
 pub(super) enum Ask {
     /// Decide this.
-    Command(Ticket),
+    Command(Box<Ticket>),
     /// Release what is due.
     Due(DueAsk),
     /// Finish what is in the inbox, take no more, then say so.
@@ -139,7 +139,7 @@ impl Lane {
         let mut next = first;
         while let Some(ask) = next {
             match ask {
-                Ask::Command(ticket) => tickets.push(ticket),
+                Ask::Command(ticket) => tickets.push(*ticket),
                 Ask::Due(ask) => due = Some(ask),
                 Ask::Stop(stopped) => {
                     self.inbox.close();

@@ -172,7 +172,8 @@ impl Engine {
                 awaits_key: false,
             }),
         };
-        lane.try_send(Ask::Command(ticket)).map_err(turned_away)?;
+        lane.try_send(Ask::Command(Box::new(ticket)))
+            .map_err(turned_away)?;
         answer.await.map_err(|_| EngineError::ShuttingDown)?
     }
 
@@ -194,6 +195,21 @@ impl Engine {
         }
     }
 
+    /// An engine that decides nothing, as one that is shutting down.
+    #[cfg(test)]
+    pub(crate) fn without_lanes(store: Arc<dyn Store>) -> Self {
+        let (closed, _) = mpsc::channel(1);
+        let lanes = Lanes {
+            store,
+            runtime: Arc::new(TokioRuntime::start()),
+            sales: vec![closed.clone()],
+            release: closed,
+        };
+        Self {
+            lanes: Arc::new(lanes),
+        }
+    }
+
     /// The store, for reads, which need no lane.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.lanes.store
@@ -211,9 +227,9 @@ impl Engine {
             Some((key, _)) => key.hash(&mut hasher),
             None => command.reservation().hash(&mut hasher),
         }
-        let lanes = self.lanes.sales.len() as u64;
-        // The remainder is smaller than the number of lanes, which is a `usize`.
-        &self.lanes.sales[(hasher.finish() % lanes) as usize]
+        let lanes = &self.lanes.sales;
+        let hash = usize::try_from(hasher.finish() >> 32).unwrap_or_default();
+        &lanes[hash % lanes.len()]
     }
 }
 

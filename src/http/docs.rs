@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -25,11 +26,11 @@ const TEXT_ONLY: HeaderValue =
 pub(super) fn routes(document: String) -> Router<App> {
     // Swagger UI would otherwise ask a validator on the internet what it thinks of the document.
     let config = Arc::new(Config::from("/openapi.json").validator_url("none"));
-    let document: Arc<str> = document.into();
+    let document = Bytes::from(document);
     Router::new()
         .route(
             "/openapi.json",
-            get(async move || ([(CONTENT_TYPE, JSON)], document.to_string())),
+            get(async move || ([(CONTENT_TYPE, JSON)], document.clone())),
         )
         .route("/docs", get(async || Redirect::permanent("/docs/")))
         .route("/docs/", get(browse).with_state(Arc::clone(&config)))

@@ -10,17 +10,20 @@ use super::problem::Problem;
 use super::query::{Parameters, Query, ReadQuery};
 use super::{App, answer, examples, kinds};
 
+/// The page as the API document names it.
+type EventPage = Page<EventBody<'static>>;
+
 documented!(ListProblems: &[&kinds::VALIDATION]);
 
 /// From where to read the log.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListEvents {
-    /// The number of the last event that is known; 0, before the first one, if not given.
-    #[param(minimum = 0, value_type = Option<i64>)]
+    /// The number of the last event that is known; 0 is before the first one.
+    #[param(minimum = 0, default = 0, value_type = Option<i64>)]
     after: i64,
-    /// The most items on the page; 100 if not given.
-    #[param(minimum = 1, maximum = 1_000, value_type = Option<i32>)]
+    /// The most items on the page.
+    #[param(minimum = 1, maximum = 1_000, default = 100, value_type = Option<i32>)]
     limit: usize,
 }
 
@@ -51,7 +54,7 @@ impl ReadQuery for ListEvents {
     params(ListEvents),
     responses(
         (status = 200, description = "One page. `next_cursor` is to be sent as `after`.",
-            body = Page<EventBody>, example = json!(examples::page(examples::event()))),
+            body = EventPage, example = json!(examples::page(examples::event()))),
         ListProblems,
     ),
 )]

@@ -36,22 +36,22 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<i64, E> {
-                if (MIN..=MAX).contains(&value) {
-                    Ok(value)
-                } else {
-                    Err(E::custom(format_args!(
-                        "must be an integer from {MIN} to {MAX}"
-                    )))
-                }
+                in_range(Some(value), MIN, MAX)
             }
 
             fn visit_u64<E: Error>(self, value: u64) -> Result<i64, E> {
-                self.visit_i64(i64::try_from(value).unwrap_or(i64::MAX))
+                in_range(i64::try_from(value).ok(), MIN, MAX)
             }
         }
 
         deserializer.deserialize_i64(Integer::<MIN, MAX>).map(Whole)
     }
+}
+
+fn in_range<E: Error>(value: Option<i64>, min: i64, max: i64) -> Result<i64, E> {
+    value
+        .filter(|value| (min..=max).contains(value))
+        .ok_or_else(|| E::custom(format_args!("must be an integer from {min} to {max}")))
 }
 
 /// A JSON object that is read as a `T`. Without it, serde would take an array of the members'

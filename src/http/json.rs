@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::error::Category;
+use serde_path_to_error::Segment;
 
 use super::fields::Object;
 use super::problem::Problem;
@@ -51,11 +52,25 @@ fn is_about_syntax(error: &serde_json::Error) -> bool {
     }
 }
 
+/// The path as `lines[0].quantity`; what the parser did not get to the name of is left out.
 fn field(path: &serde_path_to_error::Path) -> String {
-    if path.iter().next().is_none() {
+    let mut text = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => text.extend(["[", &index.to_string(), "]"]),
+            Segment::Map { key: name } | Segment::Enum { variant: name } => {
+                if !text.is_empty() {
+                    text.push('.');
+                }
+                text.push_str(name);
+            }
+            Segment::Unknown => {}
+        }
+    }
+    if text.is_empty() {
         "body".to_owned()
     } else {
-        path.to_string()
+        shorten(&text)
     }
 }
 

@@ -6,23 +6,18 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, LOCATION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
-};
+use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::App;
-use super::answer::REPLAYED;
 use super::problem::Problem;
 use crate::engine::Runtime;
 use crate::metrics::RequestLabel;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The longest name of a request that is taken from the caller.
 const MAX_REQUEST_ID: usize = 128;
@@ -81,8 +76,12 @@ impl Seen {
         app.metrics.request_seconds.observe(duration.as_secs_f64());
         let trace_parent = self.trace_parent.as_deref();
         let request_id = self.request_id.as_str();
-        if let Some(cause) = cause {
-            tracing::error!(request_id, trace_parent, cause, "request failed");
+        match cause {
+            Some(cause) if status == 500 => {
+                tracing::error!(request_id, trace_parent, cause, "request failed");
+            }
+            Some(cause) => tracing::warn!(request_id, trace_parent, cause, "request put off"),
+            None => {}
         }
         tracing::info!(
             method = self.method,
@@ -162,26 +161,4 @@ pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_default();
     Problem::internal(format!("panic: {message}")).into_response()
-}
-
-/// Which pages of other origins may use the API in a browser.
-pub(super) fn cors(origins: &[HeaderValue]) -> CorsLayer {
-    let any = HeaderValue::from_static("*");
-    let allowed = if origins.contains(&any) {
-        AllowOrigin::any()
-    } else {
-        AllowOrigin::list(origins.iter().cloned())
-    };
-    CorsLayer::new()
-        .allow_origin(allowed)
-        .allow_methods([Method::GET, Method::POST, Method::PUT])
-        .allow_headers([
-            AUTHORIZATION,
-            CONTENT_TYPE,
-            IDEMPOTENCY_KEY,
-            REQUEST_ID,
-            TRACE_PARENT,
-        ])
-        .expose_headers([LOCATION, REPLAYED, RETRY_AFTER, REQUEST_ID])
-        .max_age(Duration::from_secs(600))
 }

@@ -1,13 +1,14 @@
 //! The API over HTTP.
 //!
-//! A request passes the [`layers`], is read by extractors ([`path`], [`query`], [`submission`])
-//! that refuse what breaks a rule before anything else sees it, and ends in a handler of
-//! [`reservations`], [`stock`] or [`events`]. A handler that changes something makes a command of
-//! it and hands it to the engine; [`answer`] turns what comes back into status and body. Whatever
-//! goes wrong on the way is a [`problem`].
+//! A request passes the `layers`, is read by extractors (`path`, `query`, `submission`) that
+//! refuse what breaks a rule before anything else sees it, and ends in a handler of
+//! `reservations`, `stock` or `events`. A handler that changes something makes a command of it and
+//! hands it to the engine; `answer` turns what comes back into status and body. Whatever goes
+//! wrong on the way is a `problem`.
 
 mod answer;
 mod bodies;
+mod cors;
 mod cursor;
 mod docs;
 mod documented;
@@ -32,12 +33,13 @@ mod submission;
 mod tests;
 
 use std::future::{Future, IntoFuture};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpListener;
@@ -48,6 +50,7 @@ use utoipa_axum::routes;
 
 use crate::engine::{Engine, Runtime};
 use crate::metrics::Metrics;
+pub use cors::{Origin, OriginFault};
 use problem::Problem;
 
 /// The most bytes of a body.
@@ -58,8 +61,8 @@ const MAX_BODY: usize = 1 << 20;
 pub struct Settings {
     /// How long a hold lasts whose maker does not say, in seconds.
     pub default_hold_seconds: i64,
-    /// The origins whose pages may use the API in a browser; `*` means all.
-    pub cors_origins: Vec<HeaderValue>,
+    /// Whose pages may use the API in a browser.
+    pub cors_origins: Vec<Origin>,
     /// How long a caller waits for an answer at most.
     pub request_timeout: Duration,
 }
@@ -90,7 +93,7 @@ pub fn router(
     runtime: Arc<dyn Runtime>,
     settings: Settings,
 ) -> Router {
-    let cors = (!settings.cors_origins.is_empty()).then(|| layers::cors(&settings.cors_origins));
+    let cors = (!settings.cors_origins.is_empty()).then(|| cors::layer(&settings.cors_origins));
     let app = App {
         engine,
         metrics,
@@ -122,7 +125,7 @@ pub async fn serve(
     router: Router,
     stop: impl Future<Output = ()> + Send + 'static,
     grace: Duration,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let stopping = Arc::new(Notify::new());
     let stopped = Arc::clone(&stopping);
     let stop = async move {

@@ -3,7 +3,7 @@
 use utoipa::openapi::header::{Header, HeaderBuilder};
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn, PathItem};
 use utoipa::openapi::schema::{ObjectBuilder, Type};
-use utoipa::openapi::{OpenApi, RefOr, Required};
+use utoipa::openapi::{OpenApi, RefOr, Required, Schema};
 use utoipa::{OpenApi as _, ToSchema};
 
 use super::problem::FieldFault;
@@ -135,9 +135,27 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
         } = item
         {
             takes_idempotency_key(operation);
+            may_lack_its_body(operation);
         }
     }
     document
+}
+
+/// A body that may be missing is not one that may be `null`.
+fn may_lack_its_body(operation: &mut Operation) {
+    let Some(RefOr::T(body)) = &mut operation.request_body else {
+        return;
+    };
+    for content in body.content.values_mut() {
+        let RefOr::T(content) = content else { continue };
+        if let Some(RefOr::T(Schema::OneOf(either))) = &content.schema {
+            content.schema = either
+                .items
+                .iter()
+                .find(|item| matches!(item, RefOr::Ref(_)))
+                .cloned();
+        }
+    }
 }
 
 fn takes_idempotency_key(operation: &mut Operation) {

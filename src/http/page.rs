@@ -1,19 +1,55 @@
 //! Pages of lists.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::{Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::problem::Problem;
 
 /// One page of a list.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
 pub(super) struct Page<T> {
     /// What is on it.
-    #[schema(max_items = 1_000)]
-    pub items: Vec<T>,
+    items: Vec<T>,
     /// What to send to get the next page; null on the last one.
-    #[schema(required)]
-    pub next_cursor: Option<String>,
+    next_cursor: Option<String>,
+}
+
+// Written by hand, because what is derived would repeat the item's schema in the page's.
+impl<T: ToSchema> PartialSchema for Page<T> {
+    fn schema() -> RefOr<Schema> {
+        let items = ArrayBuilder::new()
+            .items(Ref::from_schema_name(T::name()))
+            .max_items(Some(super::query::MAX_LIMIT))
+            .description(Some("What is on the page."));
+        let next_cursor = ObjectBuilder::new()
+            .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+            .description(Some(
+                "What to send to get the next page; null on the last one.",
+            ));
+        ObjectBuilder::new()
+            .schema_type(SchemaType::new(Type::Object))
+            .description(Some("One page of a list."))
+            .property("items", items)
+            .property("next_cursor", next_cursor)
+            .required("items")
+            .required("next_cursor")
+            .into()
+    }
+}
+
+impl<T: ToSchema> ToSchema for Page<T> {
+    fn name() -> Cow<'static, str> {
+        Cow::Owned(format!("{}Page", T::name()))
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((T::name().into_owned(), T::schema()));
+        T::schemas(schemas);
+    }
 }
 
 impl<T> Page<T> {

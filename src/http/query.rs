@@ -10,7 +10,7 @@ use super::kinds;
 use super::problem::{FieldFault, Problem};
 
 /// The most items of one page.
-const MAX_LIMIT: usize = 1_000;
+pub(super) const MAX_LIMIT: usize = 1_000;
 /// The items of a page, if the caller does not say.
 const DEFAULT_LIMIT: usize = 100;
 

@@ -16,6 +16,9 @@ use super::{App, answer, cursor, examples, kinds, schemas};
 use crate::domain::{Command, CustomerId, Reference, ReservationId, State as ReservationState};
 use crate::store::ReservationFilter;
 
+/// The page as the API document names it.
+type ReservationPage = Page<ReservationBody<'static>>;
+
 documented!(CreateProblems: KEYED, &[&kinds::INSUFFICIENT_STOCK, &kinds::HOLD_LIMIT]);
 documented!(ReadProblems: &[&kinds::NOT_FOUND, &kinds::VALIDATION]);
 documented!(ListProblems: LISTED);
@@ -105,8 +108,8 @@ pub(super) struct ListReservations {
     reference: Option<Reference>,
     /// The `next_cursor` of the page before, with the same filter.
     cursor: Option<String>,
-    /// The most items on the page; 100 if not given.
-    #[param(minimum = 1, maximum = 1_000, value_type = Option<i32>)]
+    /// The most items on the page.
+    #[param(minimum = 1, maximum = 1_000, default = 100, value_type = Option<i32>)]
     limit: usize,
 }
 
@@ -135,7 +138,7 @@ impl ReadQuery for ListReservations {
     tag = "reservations",
     params(ListReservations),
     responses(
-        (status = 200, description = "One page.", body = Page<ReservationBody>,
+        (status = 200, description = "One page.", body = ReservationPage,
             example = json!(examples::page(examples::reservation("held")))),
         ListProblems,
     ),

@@ -16,6 +16,9 @@ use super::{App, answer, cursor, examples, kinds, schemas};
 use crate::domain::{Command, Location, Sku, StockKey};
 use crate::store::StockFilter;
 
+/// The page as the API document names it.
+type StockPage = Page<StockBody<'static>>;
+
 documented!(SetProblems: CHANGED, &[&kinds::STOCK_BELOW_HELD]);
 documented!(AdjustProblems: KEYED, &[&kinds::STOCK_BELOW_HELD]);
 documented!(ReadProblems: &[&kinds::NOT_FOUND, &kinds::VALIDATION]);
@@ -159,8 +162,8 @@ pub(super) struct ListStock {
     location: Option<Location>,
     /// The `next_cursor` of the page before, with the same filter.
     cursor: Option<String>,
-    /// The most items on the page; 100 if not given.
-    #[param(minimum = 1, maximum = 1_000, value_type = Option<i32>)]
+    /// The most items on the page.
+    #[param(minimum = 1, maximum = 1_000, default = 100, value_type = Option<i32>)]
     limit: usize,
 }
 
@@ -185,7 +188,7 @@ impl ReadQuery for ListStock {
     tag = "stock",
     params(ListStock),
     responses(
-        (status = 200, description = "One page.", body = Page<StockBody>,
+        (status = 200, description = "One page.", body = StockPage,
             example = json!(examples::page(examples::stock()))),
         ListProblems,
     ),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Method, StatusCode};
@@ -79,16 +79,22 @@ impl<T: Input> FromRequest<App> for Submission<T> {
 }
 
 async fn body(request: Request, app: &App) -> Result<Bytes, Problem> {
+    // A body that is announced as too large is refused before it comes.
+    if request.body().size_hint().lower() > MAX_BODY as u64 {
+        return Err(too_large());
+    }
     Bytes::from_request(request, app).await.map_err(|refusal| {
         if refusal.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            Problem::new(
-                &kinds::PAYLOAD_TOO_LARGE,
-                format!("The body has more than {MAX_BODY} bytes."),
-            )
+            too_large()
         } else {
             Problem::malformed("body", "ended before it was complete")
         }
     })
+}
+
+fn too_large() -> Problem {
+    let detail = format!("The body has more than {MAX_BODY} bytes.");
+    Problem::new(&kinds::PAYLOAD_TOO_LARGE, detail)
 }
 
 /// Whether the body is said to be JSON; `None` if nothing is said.

@@ -50,7 +50,7 @@ fn audit_stock(rows: &Rows, drifts: &mut Vec<Drift>) {
 /// P2: a reservation leaves held once. P7: it is released in time. P9: one event created it.
 fn audit_reservations(rows: &Rows, now: Timestamp, drifts: &mut Vec<Drift>) {
     let mut created: BTreeMap<ReservationId, usize> = BTreeMap::new();
-    let mut closing: BTreeMap<ReservationId, Vec<&str>> = BTreeMap::new();
+    let mut closing: BTreeMap<ReservationId, (Option<Timestamp>, Vec<&str>)> = BTreeMap::new();
     for recorded in &rows.events {
         let Some(id) = recorded.event.reservation_id else {
             continue;
@@ -58,7 +58,9 @@ fn audit_reservations(rows: &Rows, now: Timestamp, drifts: &mut Vec<Drift>) {
         match recorded.event.kind {
             EventKind::Created => *created.entry(id).or_default() += 1,
             kind @ (EventKind::Paid | EventKind::Cancelled | EventKind::Expired) => {
-                closing.entry(id).or_default().push(kind.as_str());
+                let (closed_at, kinds) = closing.entry(id).or_default();
+                closed_at.get_or_insert(recorded.event.at);
+                kinds.push(kind.as_str());
             }
             _ => {}
         }
@@ -70,13 +72,17 @@ fn audit_reservations(rows: &Rows, now: Timestamp, drifts: &mut Vec<Drift>) {
         let reservation = rows.reservations.get(id);
         let state = reservation.map_or("no row", |row| row.state.as_str());
         let expected: &[&str] = match reservation {
-            None => &["a row"],
+            None => &[],
             Some(row) if row.reacquired => &["expired", "paid"],
             Some(row) if row.state == State::Held => &[],
             Some(_) => &[state],
         };
-        let kinds = closing.get(id).map(Vec::as_slice).unwrap_or_default();
-        if kinds != expected && (reservation.is_some() || !kinds.is_empty()) {
+        let (closed_at, kinds) = closing.get(id).cloned().unwrap_or_default();
+        let drifted = match reservation {
+            Some(row) => kinds != expected || row.closed_at != closed_at,
+            None => !kinds.is_empty(),
+        };
+        if drifted {
             let detail = format!("{state}, and its closing events are: {}", kinds.join(", "));
             drifts.push(drift("P2", name.clone(), detail));
         }
@@ -117,7 +123,7 @@ fn audit_ledger(rows: &Rows, drifts: &mut Vec<Drift>) {
     for ((id, at), (entries, events)) in releases {
         if entries != events {
             let detail = format!("expired at {at}: {entries} ledger rows, {events} events");
-            drifts.push(drift("P9", format!("ledger of reservation {id}"), detail));
+            drifts.push(drift("P9", format!("reservation {id}"), detail));
         }
     }
 }

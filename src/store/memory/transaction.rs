@@ -349,18 +349,18 @@ fn check_reservation(row: &Reservation) -> Result<(), StoreError> {
     let paid = row.state == State::Paid;
     let checks = [
         (
-            "reservations_closed_unless_held",
+            "reservations_held_until_closed",
             (row.state == State::Held) == row.closed_at.is_none(),
         ),
         (
-            "reservations_attempt_not_before_deadline",
+            "reservations_attempt_not_early",
             row.attempt_at >= row.expires_at,
         ),
         (
-            "reservations_payment_only_paid",
+            "reservations_payment_when_paid",
             paid || row.payment_reference.is_none(),
         ),
-        ("reservations_reacquired_only_paid", paid || !row.reacquired),
+        ("reservations_reacquired_when_paid", paid || !row.reacquired),
     ];
     match checks.into_iter().find(|(_, kept)| !kept) {
         Some((constraint, _)) => Err(refused(constraint, row.id)),

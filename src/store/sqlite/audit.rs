@@ -32,27 +32,30 @@ pub(super) async fn audit(readers: &SqlitePool, now: Timestamp) -> Result<Vec<Dr
 /// Enough to see what kind of thing is wrong.
 const MOST: i64 = 1_000;
 
-/// What must find nothing. `?1` is now, `?2` the most rows wanted. Rows are `name`, `detail`, and
-/// the `reservation_id` that completes the name, if it is about one.
+/// A promise, and the statement that finds the rows that break it. `?1` is now, `?2` the most rows
+/// wanted. What is found has a `name`, or else a `reservation_id`, and a `detail`.
 struct Check {
     promise: &'static str,
     sql: &'static str,
 }
 
-fn drift(promise: &'static str, row: &SqliteRow) -> Result<Drift, sqlx::Error> {
-    let name: String = row.try_get("name")?;
-    let id: Option<String> = row.try_get("reservation_id")?;
-    let row_name = match id {
-        None => name,
-        Some(text) => match Uuid::parse_str(&text) {
-            Ok(uuid) => format!("{name} {}", ReservationId::from_uuid(uuid)),
-            Err(_) => format!("{name} {text:?}"),
-        },
+fn drift(promise: &'static str, found: &SqliteRow) -> Result<Drift, sqlx::Error> {
+    let name: Option<String> = found.try_get("name")?;
+    let row = match name {
+        Some(name) => name,
+        None => {
+            let id: Option<String> = found.try_get("reservation_id")?;
+            let uuid = id.as_deref().and_then(|id| Uuid::parse_str(id).ok());
+            match uuid.map(ReservationId::from_uuid) {
+                Some(id) => format!("reservation {id}"),
+                None => format!("reservation {}", id.unwrap_or_default()),
+            }
+        }
     };
     Ok(Drift {
         promise,
-        row: row_name,
-        detail: row.try_get("detail")?,
+        row,
+        detail: found.try_get("detail")?,
     })
 }
 
@@ -83,12 +86,12 @@ const CHECKS: &[Check] = &[
                 GROUP BY 1, 2
             )
             SELECT NULL AS reservation_id,
-                   'stock ' || sku || ' at ' || location AS name,
-                   coalesce(stock.held, 'no row') || ' held by the row, '
+                   'stock ' || coalesce(sku, '?') || ' at ' || coalesce(location, '?') AS name,
+                   coalesce(stock.held, 'no row, so none') || ' held by the row, '
                        || coalesce(claimed.units, 0) || ' by reservations' AS detail
             FROM claimed
             FULL JOIN stock USING (location, sku)
-            WHERE coalesce(claimed.units, 0) <> coalesce(stock.held, -1)
+            WHERE coalesce(claimed.units, 0) <> coalesce(stock.held, 0)
             LIMIT ?2
         ",
     },
@@ -108,9 +111,10 @@ const CHECKS: &[Check] = &[
                 GROUP BY reservations.id, 1, 2
             )
             SELECT reservation_id,
-                   'open line ' || sku || ' at ' || location || ' of reservation' AS name,
-                   coalesce(open_lines.quantity, 'no') || ' units until ' || expires_at || ', '
-                       || coalesce(claimed.units, 'none') || ' in the reservation' AS detail
+                   NULL AS name,
+                   coalesce(claimed.units, 0) || ' of ' || coalesce(sku, '?') || ' at '
+                       || coalesce(location, '?') || ' until ' || expires_at
+                       || '; its open line has ' || coalesce(open_lines.quantity, 0) AS detail
             FROM claimed
             FULL JOIN open_lines USING (location, sku, expires_at, reservation_id)
             WHERE claimed.units IS NOT open_lines.quantity
@@ -123,15 +127,18 @@ const CHECKS: &[Check] = &[
         sql: "
             WITH closing AS (
                 SELECT reservation_id,
-                       group_concat(kind, ', ' ORDER BY seq) AS kinds
+                       group_concat(kind, ', ' ORDER BY seq) AS kinds,
+                       min(at) AS closed_at
                 FROM events
                 WHERE kind IN ('paid', 'cancelled', 'expired')
                 GROUP BY reservation_id
             )
-            SELECT coalesce(reservations.id, closing.reservation_id, '') AS reservation_id,
-                   'reservation' AS name,
-                   coalesce(reservations.state, 'no row') || ', and its closing events are: '
-                       || coalesce(closing.kinds, 'none') AS detail
+            SELECT coalesce(reservations.id, closing.reservation_id) AS reservation_id,
+                   NULL AS name,
+                   coalesce(reservations.state, 'no row') || ', closed at '
+                       || coalesce(reservations.closed_at, 'no time')
+                       || '; its closing events: ' || coalesce(closing.kinds, 'none')
+                       || ', from ' || coalesce(closing.closed_at, 'no time') AS detail
             FROM closing
             FULL JOIN reservations ON reservations.id = closing.reservation_id
             WHERE closing.kinds IS NOT
@@ -141,6 +148,7 @@ const CHECKS: &[Check] = &[
                       ELSE reservations.state
                   END
                OR reservations.id IS NULL
+               OR reservations.closed_at IS NOT closing.closed_at
             LIMIT ?2
         ",
     },
@@ -149,7 +157,7 @@ const CHECKS: &[Check] = &[
         promise: "P7",
         sql: "
             SELECT id AS reservation_id,
-                   'reservation' AS name,
+                   NULL AS name,
                    'due since ' || expires_at || ', put off until ' || attempt_at AS detail
             FROM reservations
             WHERE state = 'held'
@@ -169,8 +177,8 @@ const CHECKS: &[Check] = &[
                 WHERE kind = 'created'
                 GROUP BY reservation_id
             )
-            SELECT coalesce(reservations.id, created.reservation_id, '') AS reservation_id,
-                   'reservation' AS name,
+            SELECT coalesce(reservations.id, created.reservation_id) AS reservation_id,
+                   NULL AS name,
                    coalesce(reservations.state, 'no row') || ', and created by '
                        || coalesce(created.count, 0) || ' events' AS detail
             FROM created
@@ -200,8 +208,8 @@ const CHECKS: &[Check] = &[
                 WHERE kind = 'expired'
                 GROUP BY reservation_id, at
             )
-            SELECT coalesce(reservation_id, '') AS reservation_id,
-                   'ledger of reservation' AS name,
+            SELECT reservation_id,
+                   NULL AS name,
                    'expired at ' || at || ': ' || coalesce(released.count, 0)
                        || ' ledger rows, ' || coalesce(told.count, 0) || ' events' AS detail
             FROM released
@@ -214,33 +222,23 @@ const CHECKS: &[Check] = &[
     Check {
         promise: "P9",
         sql: "
-            SELECT NULL AS reservation_id,
-                   'event ' || seq AS name,
-                   'the event before it is missing' AS detail
-            FROM events
-            WHERE seq > 1
-              AND NOT EXISTS (
-                  SELECT *
-                  FROM events AS previous
-                  WHERE previous.seq = events.seq - 1
-              )
-            LIMIT ?2
-        ",
-    },
-    Check {
-        promise: "P9",
-        sql: "
-            WITH last AS (
-                SELECT coalesce(max(seq), 0) AS seq
+            WITH numbered AS (
+                SELECT seq,
+                       lag(seq, 1, 0) OVER (ORDER BY seq) AS previous
+                FROM events
+                UNION ALL
+                SELECT (SELECT seq + 1 FROM event_head),
+                       coalesce(max(seq), 0)
                 FROM events
             )
             SELECT NULL AS reservation_id,
-                   'event head' AS name,
-                   coalesce(event_head.seq, 'no row') || ', but the last event is '
-                       || last.seq AS detail
-            FROM last
-            LEFT JOIN event_head
-            WHERE event_head.seq IS NOT last.seq
+                   'event ' || (previous + 1) AS name,
+                   CASE
+                       WHEN seq IS NULL THEN 'the event head is missing'
+                       ELSE 'is missing, or the next one is not ' || seq
+                   END AS detail
+            FROM numbered
+            WHERE seq IS NOT previous + 1
             LIMIT ?2
         ",
     },

@@ -9,6 +9,7 @@ mod audit;
 mod error;
 mod read;
 mod row;
+mod statement;
 mod transaction;
 mod write;
 
@@ -225,5 +226,26 @@ impl Store for Sqlite {
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
         audit::audit(&self.readers, self.clock.in_process()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SQLite ends a transaction by itself when the disk is full, for one. The driver does not
+    /// notice, and without a new connection no batch would ever begin again.
+    #[tokio::test]
+    async fn a_transaction_that_sqlite_ended_is_the_last_on_its_connection() {
+        let file = std::env::temp_dir().join(format!("holdfast-ended-{}.db", std::process::id()));
+        let url = format!("sqlite://{}", file.display());
+        let store = Sqlite::open(&url, Clock::Database).await.unwrap();
+        let mut ended = store.writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        sqlx::query("ROLLBACK").execute(&mut *ended).await.unwrap();
+        assert!(ended.commit().await.is_err());
+        let next = store.begin().await.unwrap();
+        next.commit().await.unwrap();
+        store.close().await;
+        std::fs::remove_file(file).unwrap();
     }
 }

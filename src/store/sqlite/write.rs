@@ -10,6 +10,11 @@ use sqlx::SqliteConnection;
 
 use super::error::store_error;
 use super::row;
+use super::statement::{
+    DELETE_OPEN_LINES, DELETE_STOCK, INSERT_EVENTS, INSERT_LEDGER, INSERT_OPEN_LINES,
+    INSERT_RESERVATIONS, MOVE_OPEN_LINES, RECORD_ANSWERS, Statement, UPDATE_RESERVATIONS,
+    UPDATE_STOCK,
+};
 use crate::domain::{Changes, Reservation, State, StockKey, Timestamp};
 use crate::store::{RecordedAnswer, StoreError};
 
@@ -222,12 +227,6 @@ pub(super) fn json_array<T: Serialize>(
         .map_err(|error| StoreError::Unavailable(format!("rows cannot be written: {error}")))
 }
 
-/// A statement that changes one row for each that it is handed in `?1`. In `?2` is now.
-struct Statement {
-    name: &'static str,
-    sql: &'static str,
-}
-
 impl Statement {
     async fn run(
         &self,
@@ -256,186 +255,3 @@ impl Statement {
         })
     }
 }
-
-/// The one statement by which a reservation leaves `held` (P2), and never early (P3). One that was
-/// released and paid for again in the same batch was due as well.
-const UPDATE_RESERVATIONS: Statement = Statement {
-    name: "update reservations",
-    sql: "
-        WITH change AS (
-            SELECT value ->> 'id' AS id,
-                   value ->> 'state_was' AS state_was,
-                   value ->> 'expires_at_was' AS expires_at_was,
-                   value ->> 'state' AS state,
-                   value ->> 'expires_at' AS expires_at,
-                   value ->> 'attempt_at' AS attempt_at,
-                   value ->> 'updated_at' AS updated_at,
-                   value ->> 'closed_at' AS closed_at,
-                   value ->> 'extensions' AS extensions,
-                   value ->> 'payment_reference' AS payment_reference,
-                   value ->> 'reacquired' AS reacquired
-            FROM json_each(?1)
-        )
-        UPDATE reservations
-        SET state = change.state,
-            expires_at = change.expires_at,
-            attempt_at = change.attempt_at,
-            updated_at = change.updated_at,
-            closed_at = change.closed_at,
-            extensions = change.extensions,
-            payment_reference = change.payment_reference,
-            reacquired = change.reacquired
-        FROM change
-        WHERE reservations.id = change.id
-          AND reservations.state = change.state_was
-          AND reservations.expires_at = change.expires_at_was
-          AND CASE
-                  WHEN reservations.state <> 'held' THEN TRUE
-                  WHEN change.state = 'expired' OR change.reacquired
-                      THEN reservations.expires_at <= ?2
-                  ELSE reservations.expires_at > ?2
-              END
-    ",
-};
-
-const INSERT_RESERVATIONS: Statement = Statement {
-    name: "insert reservations",
-    sql: "
-        INSERT INTO reservations (
-            id, state, lines, expires_at, attempt_at, hold_seconds, created_at, updated_at,
-            closed_at, extensions, customer_id, reference, payment_reference, reacquired, metadata
-        )
-        SELECT value ->> 'id',
-               value ->> 'state',
-               value ->> 'lines',
-               value ->> 'expires_at',
-               value ->> 'attempt_at',
-               value ->> 'hold_seconds',
-               value ->> 'created_at',
-               value ->> 'updated_at',
-               value ->> 'closed_at',
-               value ->> 'extensions',
-               value ->> 'customer_id',
-               value ->> 'reference',
-               value ->> 'payment_reference',
-               value ->> 'reacquired',
-               value ->> 'metadata'
-        FROM json_each(?1)
-    ",
-};
-
-const INSERT_OPEN_LINES: Statement = Statement {
-    name: "insert open_lines",
-    sql: "
-        INSERT INTO open_lines (location, sku, expires_at, reservation_id, quantity)
-        SELECT value ->> 'location',
-               value ->> 'sku',
-               value ->> 'expires_at',
-               value ->> 'reservation_id',
-               value ->> 'quantity'
-        FROM json_each(?1)
-    ",
-};
-
-const MOVE_OPEN_LINES: Statement = Statement {
-    name: "move open_lines",
-    sql: "
-        UPDATE open_lines
-        SET expires_at = moved.value ->> 'moved_to'
-        FROM json_each(?1) AS moved
-        WHERE open_lines.location = moved.value ->> 'location'
-          AND open_lines.sku = moved.value ->> 'sku'
-          AND open_lines.expires_at = moved.value ->> 'expires_at'
-          AND open_lines.reservation_id = moved.value ->> 'reservation_id'
-    ",
-};
-
-const DELETE_OPEN_LINES: Statement = Statement {
-    name: "delete open_lines",
-    sql: "
-        DELETE FROM open_lines
-        WHERE (location, sku, expires_at, reservation_id) IN (
-            SELECT value ->> 'location',
-                   value ->> 'sku',
-                   value ->> 'expires_at',
-                   value ->> 'reservation_id'
-            FROM json_each(?1)
-        )
-    ",
-};
-
-const INSERT_LEDGER: Statement = Statement {
-    name: "insert ledger",
-    sql: "
-        INSERT INTO ledger (job_id, reservation_id, outcome, via, at)
-        SELECT value ->> 'job_id',
-               value ->> 'reservation_id',
-               value ->> 'outcome',
-               value ->> 'via',
-               value ->> 'at'
-        FROM json_each(?1)
-    ",
-};
-
-const DELETE_STOCK: Statement = Statement {
-    name: "delete stock",
-    sql: "
-        DELETE FROM stock
-        WHERE (location, sku) IN (
-            SELECT value ->> 'location', value ->> 'sku'
-            FROM json_each(?1)
-        )
-          AND on_hand = 0
-          AND held = 0
-    ",
-};
-
-const UPDATE_STOCK: Statement = Statement {
-    name: "update stock",
-    sql: "
-        UPDATE stock
-        SET on_hand = stock.on_hand + (delta.value ->> 'on_hand'),
-            held = stock.held + (delta.value ->> 'held'),
-            updated_at = ?2
-        FROM json_each(?1) AS delta
-        WHERE stock.location = delta.value ->> 'location'
-          AND stock.sku = delta.value ->> 'sku'
-    ",
-};
-
-/// A key that was used before gets the new answer: whoever locked it has decided that the old one
-/// no longer counts.
-const RECORD_ANSWERS: Statement = Statement {
-    name: "record answers",
-    sql: "
-        INSERT INTO idempotency (scope, key, fingerprint, status, location, body, created_at)
-        SELECT value ->> 'scope',
-               value ->> 'key',
-               unhex(value ->> 'fingerprint'),
-               value ->> 'status',
-               value ->> 'location',
-               value ->> 'body',
-               value ->> 'created_at'
-        FROM json_each(?1)
-        WHERE TRUE
-        ON CONFLICT (scope, key) DO UPDATE
-        SET fingerprint = excluded.fingerprint,
-            status = excluded.status,
-            location = excluded.location,
-            body = excluded.body,
-            created_at = excluded.created_at
-    ",
-};
-
-const INSERT_EVENTS: Statement = Statement {
-    name: "insert events",
-    sql: "
-        INSERT INTO events (seq, reservation_id, kind, at, data)
-        SELECT value ->> 'seq',
-               value ->> 'reservation_id',
-               value ->> 'kind',
-               value ->> 'at',
-               value ->> 'data'
-        FROM json_each(?1)
-    ",
-};

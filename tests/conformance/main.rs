@@ -1,0 +1,89 @@
+//! What every store must do, said once and asked of each: the port's outcomes do not depend on
+//! which database stands behind it. What only one of them has is tested beside it.
+
+#![cfg(test)]
+
+mod answers;
+mod audit;
+mod claims;
+mod reads;
+mod reservations;
+mod sqlite_file;
+mod stock;
+mod stores;
+mod world;
+
+/// The suite for one store. `$with` hands an empty one to a test and cleans up after it.
+macro_rules! conformance {
+    ($store:ident, $with:path: $($topic:ident :: $test:ident),+ $(,)?) => {
+        mod $store {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    $with(crate::$topic::$test).await;
+                }
+            )+
+        }
+    };
+}
+
+/// The suite for each of these stores.
+macro_rules! stores {
+    ($($store:ident => $with:path),+ $(,)?) => {
+        $(
+            conformance! {
+                $store, $with:
+                answers::answers_are_read_back_under_their_keys,
+                answers::a_later_answer_replaces_an_earlier_one,
+                answers::a_fingerprint_has_32_bytes,
+                stock::rows_are_made_for_those_who_want_them,
+                stock::deltas_add_up,
+                stock::a_shelf_cannot_hold_what_is_not_there,
+                stock::a_delta_needs_its_row,
+                stock::rows_are_locked_in_the_order_of_their_bytes,
+                reservations::a_reservation_is_read_back_as_it_was_written,
+                reservations::a_hold_is_left_once_and_under_its_guard,
+                reservations::a_hold_is_released_when_due_and_changed_only_before,
+                reservations::one_broken_guard_refuses_the_batch,
+                reservations::what_changed_twice_in_a_batch_is_written_as_it_ends,
+                reservations::a_released_hold_is_paid_anew,
+                reservations::rows_that_contradict_themselves_are_refused,
+                reservations::a_name_is_given_once,
+                reservations::a_job_is_done_once,
+                reservations::a_payment_is_refused_once,
+                reservations::without_a_commit_nothing_happened,
+                reservations::an_unknown_transaction_has_no_known_fate,
+                claims::holds_are_claimed_when_due_the_earliest_first,
+                claims::a_claim_starts_where_it_is_told,
+                claims::just_enough_is_claimed_of_a_shelf,
+                claims::a_moved_deadline_is_not_due,
+                claims::a_deferred_hold_is_tried_later_and_never_early,
+                claims::the_next_attempt_is_the_earliest,
+                claims::due_units_are_counted_by_deadline,
+                reads::reservations_are_listed_newest_first,
+                reads::reservations_are_listed_as_they_read,
+                reads::reservations_are_listed_by_customer_and_reference,
+                reads::stock_is_listed_in_the_order_of_its_keys,
+                reads::due_units_are_counted_where_they_matter,
+                reads::readers_see_what_was_committed,
+                reads::the_clock_is_the_one_that_was_handed_in,
+                reads::events_are_numbered_without_gaps,
+                reads::events_are_read_back_as_they_were_written,
+                audit::a_whole_life_leaves_no_drift,
+                audit::stock_that_nobody_holds_is_found,
+                audit::holds_that_no_stock_knows_are_found,
+                audit::a_hold_that_was_left_in_silence_is_found,
+                audit::an_end_that_did_not_happen_is_found,
+                audit::a_reservation_that_nobody_created_is_found,
+                audit::releases_that_ledger_and_events_tell_differently_are_found,
+                audit::a_hold_that_cannot_be_released_is_found,
+            }
+        )+
+    };
+}
+
+// One line for each store.
+stores! {
+    memory => crate::stores::with_memory,
+    sqlite => crate::stores::with_sqlite,
+}
