@@ -7,7 +7,7 @@ use holdfast::store::{Clock, Store};
 use sqlx::PgConnection;
 
 use super::holds::{self, execute};
-use super::report::{Report, Target, median};
+use super::report::{Report, Target, median, ms_since};
 use super::world::database::TestDatabase;
 
 /// Held while the table grows around them; a tenth of them due.
@@ -111,11 +111,11 @@ async fn time(store: &Postgres) -> Times {
     for _ in 0..LOOKS {
         let started = stopwatch.elapsed();
         store.next_attempt(from).await.unwrap();
-        looks.push((stopwatch.elapsed() - started).as_secs_f64() * 1_000.0);
+        looks.push(ms_since(&stopwatch, started));
         let mut transaction = store.begin().await.unwrap();
         let started = stopwatch.elapsed();
         let claimed = transaction.claim_due(from, CLAIM).await.unwrap();
-        claims.push((stopwatch.elapsed() - started).as_secs_f64() * 1_000.0);
+        claims.push(ms_since(&stopwatch, started));
         assert_eq!(claimed.rows.len(), CLAIM);
         transaction.rollback().await;
     }
@@ -188,7 +188,7 @@ async fn units_ms(store: &Postgres, key: StockKey, due: i64) -> f64 {
     for _ in 0..LOOKS {
         let started = stopwatch.elapsed();
         let stock = store.stock(&wanted).await.unwrap();
-        times.push((stopwatch.elapsed() - started).as_secs_f64() * 1_000.0);
+        times.push(ms_since(&stopwatch, started));
         assert_eq!(stock[&key].due, due);
     }
     median(&times)

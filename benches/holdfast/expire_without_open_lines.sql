@@ -15,7 +15,7 @@ WITH due AS (
 ), ledgered AS (
     INSERT INTO ledger (job_id, reservation_id, outcome, via, at)
     SELECT
-        'expire:rsv_' || id || ':' || (extract(epoch FROM expires_at) * 1000)::bigint,
+        'expire:' || 'rsv_' || id || ':' || (extract(epoch FROM expires_at) * 1000)::bigint,
         id,
         'expired',
         'timer',

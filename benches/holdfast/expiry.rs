@@ -39,8 +39,7 @@ pub async fn measure(report: &mut Report) {
         audit(&database.url());
         ours.push(rate);
         batches.push(batch);
-        // A size is a small whole number.
-        let batch = batch.round() as usize;
+        let batch = format!("{batch:.0}").parse().unwrap();
         storm(&mut rows).await;
         sql.push(by_sql(&database, "expire.sql", batch).await);
         assert_eq!(holds::held(&mut rows).await, 0);

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row as _};
 
 use super::SETTINGS;
 use super::holds;
-use super::report::{Report, Target, percentile};
+use super::report::{Report, Target, ms_since, percentile};
 use super::reserve::{audit, checkpoint};
 use super::world::server::ServerProcess;
 
@@ -59,24 +59,24 @@ pub async fn measure(report: &mut Report) {
     }
     report.note("a tiny transaction's commit, median", "ms", &commits);
     for (shape, rounds) in SHAPES.iter().zip(&figures) {
-        let of = |decided: bool, per_cent: f64| -> Vec<f64> {
+        let of = |decided: bool, per_cent: usize| -> Vec<f64> {
             let rounds = rounds.iter();
             let lists = rounds.map(|round| if decided { &round.decided } else { &round.seen });
             lists.map(|list| percentile(list, per_cent)).collect()
         };
         let name = shape.name;
-        report.note(&format!("{name}: p50"), "ms", &of(true, 50.0));
+        report.note(&format!("{name}: p50"), "ms", &of(true, 50));
         report.judge(
             &format!("{name}: p99"),
             "ms",
-            &of(true, 99.0),
+            &of(true, 99),
             Target::AtMost(shape.p99_ms),
         );
-        report.note(&format!("{name}: largest"), "ms", &of(true, 100.0));
+        report.note(&format!("{name}: largest"), "ms", &of(true, 100));
         report.note(
             &format!("{name}: p99 until seen by a reader"),
             "ms",
-            &of(false, 99.0),
+            &of(false, 99),
         );
     }
 }
@@ -137,7 +137,7 @@ async fn commit_ms(rows: &mut PgConnection) -> f64 {
             .execute(&mut *rows)
             .await
             .unwrap();
-        times.push((stopwatch.elapsed() - started).as_secs_f64() * 1_000.0);
+        times.push(ms_since(&stopwatch, started));
     }
-    percentile(&times, 50.0)
+    percentile(&times, 50)
 }

@@ -35,7 +35,7 @@ pub async fn reserves(server: &str, connections: u32, skus: u32, seconds: u32) -
     let line = output.lines().find(|line| line.starts_with('{'));
     let summary: Value = serde_json::from_str(line.expect("the script prints a summary")).unwrap();
     let figure = |name: &str| summary[name].as_f64().unwrap();
-    assert_eq!(figure("errors"), 0.0, "some requests failed: {summary}");
+    assert!(figure("errors") < 1.0, "some requests failed: {summary}");
     Requests {
         per_second: figure("per_second"),
         p50_ms: figure("p50_ms"),
@@ -78,7 +78,10 @@ pub async fn pgbench(
         "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
          -c enable_mergejoin=off -c jit=off",
     );
-    command.arg(database);
+    // Nothing is encrypted on this machine, for the program neither.
+    command.env("PGSSLMODE", "disable");
+    // Its own client does not know the words that other clients put behind the address.
+    command.arg(database.split('?').next().unwrap_or(database));
     let output = output(command, "install Debian's package postgresql-contrib").await;
     let rate = output.lines().find_map(|line| {
         let rate = line.strip_prefix("tps = ")?;

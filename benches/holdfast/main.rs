@@ -35,13 +35,13 @@ fn main() -> ExitCode {
         eprintln!("`{unknown}` is not one of {NAMES:?} or --ten-million");
         return ExitCode::FAILURE;
     }
-    let chosen = |name: &&str| names.is_empty() || names.iter().any(|given| given == name);
+    let chosen = |name: &str| names.is_empty() || names.iter().any(|given| given == name);
     let runtime = tokio::runtime::Runtime::new().expect("tokio starts");
     let report = runtime.block_on(async {
         let mut report = Report::default();
-        for name in NAMES.iter().filter(chosen) {
+        for name in NAMES.into_iter().filter(|name| chosen(name)) {
             report.begin(name);
-            match *name {
+            match name {
                 "reserve" => reserve::measure(&mut report).await,
                 "expiry" => expiry::measure(&mut report).await,
                 "lateness" => lateness::measure(&mut report).await,

@@ -6,5 +6,5 @@ INSERT INTO reservations (sku, quantity, expires_at)
 VALUES ('sku-' || :n, 1, now() + interval '1 hour')
 RETURNING id, expires_at \gset
 INSERT INTO outbox (key, payload, publish_at)
-VALUES ('expire:' || :'id', jsonb_build_object('reservation_id', :'id'), :'expires_at');
+VALUES ('expire:' || :id::text, jsonb_build_object('reservation_id', :id::text), :expires_at::timestamptz);
 COMMIT;

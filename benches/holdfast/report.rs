@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use holdfast::engine::{Runtime as _, TokioRuntime};
 use serde_json::{Value, json};
 
 /// Everything that was measured in one run.
@@ -145,17 +147,24 @@ impl Report {
 
 /// The middle one.
 pub fn median(figures: &[f64]) -> f64 {
-    percentile(figures, 50.0)
+    percentile(figures, 50)
 }
 
 /// The figure that so many per cent of the others do not exceed.
-pub fn percentile(figures: &[f64], per_cent: f64) -> f64 {
+pub fn percentile(figures: &[f64], per_cent: usize) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len().saturating_sub(1);
-    // A place in a list that is far shorter than 2^52.
-    let place = (last as f64 * per_cent / 100.0).round() as usize;
-    sorted.get(place).copied().unwrap_or(f64::NAN)
+    sorted
+        .get((last * per_cent + 50) / 100)
+        .copied()
+        .unwrap_or(f64::NAN)
+}
+
+/// The milliseconds since the stopwatch stood at `started`.
+pub fn ms_since(stopwatch: &TokioRuntime, started: Duration) -> f64 {
+    let took = stopwatch.elapsed().saturating_sub(started);
+    took.as_secs_f64() * 1_000.0
 }
 
 /// Each figure of one list by that of the same round in another.
