@@ -3,21 +3,26 @@
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast::database::{self, Database};
 use holdfast::domain::{Location, Rules, Timestamp};
 use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
 use holdfast::http;
-use holdfast::lab::replay::{Replay, read_trace};
+use holdfast::lab::replay::{Replay, Row, read_trace};
 use holdfast::metrics::Metrics;
 use holdfast::serve;
 use holdfast::settings::{
     DatabaseSettings, DatabaseUrl, Invocation, Lab, LogFormat, LogSettings, ReplaySettings, Task,
 };
-use holdfast::store::{Clock, ManualClock};
+use holdfast::store::{Clock, Drift, ManualClock};
 use holdfast::worker::Expirer;
+
+/// Longer than anything takes on virtual time.
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// How a task ended that did not fail.
 enum Ending {
@@ -60,12 +65,12 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
     }
 }
 
-/// Prints each row that is not as promised, and how many there are.
+/// Prints each row that is not as promised, and says how many there are.
 async fn audit(settings: &DatabaseSettings) -> Result<Ending, Box<dyn Error>> {
     let Database { store, .. } = database::open(&settings.url, Clock::Database).await?;
     let drift = store.audit().await?;
     for row in &drift {
-        println!("{}: {}: {}", row.promise, row.row, row.detail);
+        println!("{}", describe(row));
     }
     if drift.is_empty() {
         eprintln!("every row is as promised");
@@ -80,35 +85,37 @@ async fn replay(settings: ReplaySettings) -> Result<Ending, Box<dyn Error>> {
     let file = File::open(&settings.trace)
         .map_err(|error| format!("{}: {error}", settings.trace.display()))?;
     let rows = read_trace(BufReader::new(file))?;
-    let start = rows.first().map_or(Timestamp::EPOCH, |row| row.at);
-    let clock = ManualClock::at(start);
-    let directory = std::env::temp_dir().join(format!("holdfast-replay-{}", std::process::id()));
-    let url = match settings.database_url {
-        Some(url) => url,
-        None => {
-            std::fs::create_dir_all(&directory)?;
-            let file = directory.join("replay.db");
-            DatabaseUrl::Sqlite(format!("sqlite://{}", file.display()))
-        }
+    let Some(url) = settings.database_url else {
+        let directory = Throwaway::new()?;
+        return replay_into(&directory.url(), &rows, settings.hold_seconds).await;
     };
-    let opened = database::open(&url, Clock::Manual(Arc::clone(&clock))).await?;
+    replay_into(&url, &rows, settings.hold_seconds).await
+}
+
+async fn replay_into(
+    url: &DatabaseUrl,
+    rows: &[Row],
+    hold_seconds: i64,
+) -> Result<Ending, Box<dyn Error>> {
+    let clock = ManualClock::at(rows.first().map_or(Timestamp::EPOCH, |row| row.at));
+    let Database {
+        store, sales_lanes, ..
+    } = database::open(url, Clock::Manual(Arc::clone(&clock))).await?;
     let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
-    let hour = std::time::Duration::from_secs(3_600);
     let engine = Engine::start(
-        opened.store,
+        store,
         Arc::clone(&runtime),
         &Arc::new(Metrics::new()),
         engine::Settings {
             rules: Rules {
-                max_hold_seconds: settings.hold_seconds,
+                max_hold_seconds: hold_seconds,
             },
-            sales_lanes: opened.sales_lanes,
-            patience: hour,
+            sales_lanes,
+            patience: HOUR,
         },
     );
-    let expirer = Expirer::new(engine.clone(), Arc::clone(&runtime), hour);
+    let expirer = Expirer::new(engine.clone(), Arc::clone(&runtime), HOUR);
     let location = Location::new("default")?;
-    let hold_seconds = settings.hold_seconds;
     let replay = Replay::new(
         engine.clone(),
         runtime,
@@ -118,17 +125,11 @@ async fn replay(settings: ReplaySettings) -> Result<Ending, Box<dyn Error>> {
         hold_seconds,
     );
     let total = rows.len();
-    let replayed = replay
-        .run(&rows, |done| eprintln!("{done} of {total} rows"))
-        .await;
+    let progress = |done| eprintln!("{done} of {total} rows");
+    let (totals, drift) = replay.run(rows, progress).await?;
     engine.shut_down().await;
-    drop(engine);
-    if directory.exists() {
-        std::fs::remove_dir_all(&directory)?;
-    }
-    let (totals, drift) = replayed?;
     for row in &drift {
-        eprintln!("{}: {}: {}", row.promise, row.row, row.detail);
+        eprintln!("{}", describe(row));
     }
     println!("{}", serde_json::to_string(&totals)?);
     Ok(if totals.is_clean() {
@@ -136,6 +137,34 @@ async fn replay(settings: ReplaySettings) -> Result<Ending, Box<dyn Error>> {
     } else {
         Ending::Found
     })
+}
+
+fn describe(row: &Drift) -> String {
+    format!("{}: {}: {}", row.promise, row.row, row.detail)
+}
+
+/// A directory that is gone when the task is done.
+struct Throwaway(PathBuf);
+
+impl Throwaway {
+    fn new() -> std::io::Result<Self> {
+        let directory =
+            std::env::temp_dir().join(format!("holdfast-replay-{}", std::process::id()));
+        std::fs::create_dir_all(&directory)?;
+        Ok(Self(directory))
+    }
+
+    fn url(&self) -> DatabaseUrl {
+        DatabaseUrl::Sqlite(format!("sqlite://{}", self.0.join("replay.db").display()))
+    }
+}
+
+impl Drop for Throwaway {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("holdfast: {} is left behind: {error}", self.0.display());
+        }
+    }
 }
 
 /// Sends the log to stderr, so that stdout has only what a task prints.

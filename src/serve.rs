@@ -71,7 +71,7 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
     let address = listener.local_addr()?;
     tracing::info!(database = %settings.database.url, "listening on http://{address}");
     tracing::info!("without API keys it serves this machine only");
-    http::serve(listener, router, stop_signal()?, settings.shutdown).await?;
+    http::serve_until(listener, router, stop_signal()?, settings.shutdown).await?;
     let _ = stop_expirer.send(true);
     let _ = expirer.await;
     engine.shut_down().await;

@@ -101,7 +101,14 @@ const EMPTY_NAMES: &[&str] = &[
 /// recorded traces lie beside the project by default, and PostgreSQL has sessions.
 const FOREIGN_WORDS: &[(&str, &[&str])] = &[
     ("issue #", &[]),
-    ("session", &["src/store/postgres/", "migrations/postgres/"]),
+    (
+        "session",
+        &[
+            "src/store/postgres/",
+            "migrations/postgres/",
+            "tests/postgres/",
+        ],
+    ),
     ("../shared", &["Makefile", ".ci/", "tests/"]),
     ("/work/", &[]),
 ];

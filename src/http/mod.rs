@@ -121,7 +121,7 @@ pub fn router(
 
 /// Serves `router` until `stop` resolves; then takes no more connections and gives the requests
 /// that are under way at most `grace` to finish.
-pub async fn serve(
+pub async fn serve_until(
     listener: TcpListener,
     router: Router,
     stop: impl Future<Output = ()> + Send + 'static,

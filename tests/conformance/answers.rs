@@ -64,7 +64,7 @@ pub async fn a_later_answer_replaces_an_earlier_one(world: World) {
         .write(&Changes::default(), &[new.clone()])
         .await
         .unwrap();
-    let found = locked(&world, &[name.clone()]).await;
+    let found = locked(&world, std::slice::from_ref(&name)).await;
     assert_eq!(found.recorded.get(&name), Some(&new));
 }
 

@@ -6,6 +6,9 @@
 mod answers;
 mod audit;
 mod claims;
+#[expect(dead_code, reason = "other tests look at the rows themselves")]
+#[path = "../world/database.rs"]
+mod database;
 mod reads;
 mod reservations;
 mod sqlite_file;
@@ -86,4 +89,5 @@ macro_rules! stores {
 stores! {
     memory => crate::stores::with_memory,
     sqlite => crate::stores::with_sqlite,
+    postgres => crate::stores::with_postgres,
 }

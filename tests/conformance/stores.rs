@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use holdfast::store::memory::Memory;
+use holdfast::store::postgres::Postgres;
 use holdfast::store::sqlite::Sqlite;
 use holdfast::store::{Clock, ManualClock};
 
+use crate::database::database;
 use crate::world::{World, at};
 
 /// Runs a test on a store in memory.
@@ -29,6 +31,17 @@ pub async fn with_sqlite<Running: Future<Output = ()>>(test: impl FnOnce(World) 
     };
     test(world).await;
     store.close().await;
+}
+
+/// Runs a test on a database of its own.
+pub async fn with_postgres<Running: Future<Output = ()>>(test: impl FnOnce(World) -> Running) {
+    let clock = ManualClock::at(at(0));
+    let database = database().await;
+    let connected = Postgres::connect(&database.url(), Clock::Manual(clock.clone())).await;
+    let store = connected.unwrap();
+    store.migrate().await.unwrap();
+    let store = Arc::new(store);
+    test(World { store, clock }).await;
 }
 
 /// A directory that goes when the test is over.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use holdfast::domain::Timestamp;
 use holdfast::store::postgres::Postgres;
-use holdfast::store::{Clock, Fate, Store, StoreError, TransactionId, Wait};
+use holdfast::store::{Clock, Fate, StockFilter, Store, StoreError, TransactionId, Wait};
 
 use crate::database::{Database, decide_all, expire, line, reserve, server, with_database};
 
@@ -123,7 +123,7 @@ async fn a_row_that_cannot_be_understood_stops_nobody_else() {
                 .lock_reservations(&ids, Wait::Skip)
                 .await
                 .unwrap();
-            assert_eq!(locked.rows, [good.clone()]);
+            assert_eq!(locked.rows, std::slice::from_ref(&good));
             assert_eq!(locked.corrupt.len(), 1);
             // Columns are read in the order in which they stand, so an earlier one may be named.
             let corrupt = &locked.corrupt[&bad.id];
@@ -145,7 +145,7 @@ async fn a_row_that_cannot_be_understood_stops_nobody_else() {
             .await;
         let error = database
             .store
-            .list_stock(&Default::default(), None, 9)
+            .list_stock(&StockFilter::default(), None, 9)
             .await
             .unwrap_err();
         assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
@@ -187,7 +187,7 @@ async fn the_audit_finds_what_drifted() {
         ),
         (
             "UPDATE events SET kind = 'paid' WHERE kind = 'created'",
-            "P2",
+            "P9",
         ),
         ("DELETE FROM reservations WHERE state = 'expired'", "P2"),
         (

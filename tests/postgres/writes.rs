@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 
 use holdfast::domain::{
-    Command, Deadline, EventKind, Guard, JobOutcome, OnExpired, Outcome, Refusal, State, StockDelta,
+    Changes, Command, Deadline, EventKind, Guard, JobOutcome, OnExpired, Outcome, Refusal,
+    ReservationChange, State, StockDelta,
 };
-use holdfast::store::{Answer, Key, RecordedAnswer, Store, StoreError, Wait};
+use holdfast::store::{
+    Answer, Key, RecordedAnswer, ReservationFilter, StockFilter, Store, StoreError, Wait,
+};
 
 use crate::database::{
     Database, at, check_out, decide_all, expire, key, line, reserve, with_database,
@@ -141,16 +144,16 @@ async fn two_changes_of_a_reservation_in_one_batch() {
 async fn guarded(database: &Database, guard: Guard, to: State, now: i64) -> Result<(), StoreError> {
     let (rows, _) = database
         .store
-        .list_reservations(&Default::default(), None, 1)
+        .list_reservations(&ReservationFilter::default(), None, 1)
         .await?;
     let mut transaction = database.store.begin().await?;
-    let mut changes = holdfast::domain::Changes::default();
+    let mut changes = Changes::default();
     let mut reservation = rows[0].clone();
     reservation.state = to;
     reservation.closed_at = Some(at(now));
     changes.reservations.insert(
         reservation.id,
-        holdfast::domain::ReservationChange {
+        ReservationChange {
             guard: Some(guard),
             reservation,
         },
@@ -211,7 +214,7 @@ async fn stock_that_was_made_for_nothing_is_taken_away() {
         transaction.make_stock(&made).await.unwrap();
         let locked = transaction.lock_stock(&made, Wait::Briefly).await.unwrap();
         assert_eq!(locked.rows.len(), 2);
-        let mut changes = holdfast::domain::Changes::default();
+        let mut changes = Changes::default();
         changes.new_stock.insert(key("tea"));
         changes.stock.insert(
             key("tea"),
@@ -224,7 +227,7 @@ async fn stock_that_was_made_for_nothing_is_taken_away() {
         transaction.commit().await.unwrap();
         let stock = database
             .store
-            .list_stock(&Default::default(), None, 10)
+            .list_stock(&StockFilter::default(), None, 10)
             .await
             .unwrap();
         assert_eq!(stock.len(), 1);
@@ -245,7 +248,7 @@ async fn constraints_are_named_and_a_failed_transaction_cannot_be_committed() {
             .lock_stock(&[key("tea")].into(), Wait::Briefly)
             .await
             .unwrap();
-        let mut changes = holdfast::domain::Changes::default();
+        let mut changes = Changes::default();
         changes.stock.insert(
             key("tea"),
             StockDelta {
@@ -297,7 +300,7 @@ async fn an_answer_is_kept_and_may_be_replaced() {
             },
             created_at: at(1),
         };
-        let nothing = holdfast::domain::Changes::default();
+        let nothing = Changes::default();
         for status in [201, 409] {
             let answers = [answer("b", status), answer("a", status)];
             let mut transaction = database.store.begin().await.unwrap();

@@ -6,18 +6,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use super::super::serve;
+use super::super::serve_until;
 use super::Service;
 
 /// Sends `request` on a connection of its own, and reads until the server closes it.
 async fn exchange(listener: TcpListener, request: &str) -> String {
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let stop = async {
+    let stopping = async {
         let _ = stopped.await;
     };
-    let grace = std::time::Duration::from_secs(10);
-    let server = tokio::spawn(serve(listener, Service::empty().router, stop, grace));
+    let grace = Duration::from_secs(10);
+    let server = tokio::spawn(serve_until(
+        listener,
+        Service::empty().router,
+        stopping,
+        grace,
+    ));
     let mut connection = TcpStream::connect(address).await.unwrap();
     connection.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();

@@ -120,8 +120,8 @@ impl Store for Memory {
         &self,
         id: ReservationId,
     ) -> Result<(Option<Reservation>, Timestamp), StoreError> {
-        let reservation = self.rows().reservations.get(&id).cloned();
-        Ok((reservation, self.clock.in_process()))
+        let now = self.clock.in_process();
+        Ok((self.rows().reservations.get(&id).cloned(), now))
     }
 
     async fn list_reservations(

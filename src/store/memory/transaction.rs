@@ -283,7 +283,12 @@ impl Transaction for MemoryTransaction {
             check_reservation(fresh)?;
             self.staged.reservations.insert(fresh.id, fresh.clone());
         }
-        self.staged.answers.extend_from_slice(answers);
+        for answer in answers {
+            if answer.fingerprint.len() != 32 {
+                return Err(refused("idempotency_fingerprint_length", &answer.key.key));
+            }
+            self.staged.answers.push(answer.clone());
+        }
         for event in &changes.events {
             self.stage_event(event)?;
         }
@@ -316,11 +321,8 @@ impl Transaction for MemoryTransaction {
         }
         rows.ledger.extend(staged.ledger);
         rows.refused_payments.extend(staged.refused_payments);
-        for (event, seq) in staged
-            .events
-            .into_iter()
-            .zip(rows.events.len() as i64 + 1..)
-        {
+        let head = rows.events.last().map_or(0, |last| last.seq);
+        for (event, seq) in staged.events.into_iter().zip(head + 1..) {
             rows.events.push(RecordedEvent { seq, event });
         }
         for answer in staged.answers {

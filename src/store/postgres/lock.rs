@@ -143,8 +143,8 @@ pub(super) async fn due(
 }
 
 /// Finds the oldest lines that have the units together, and locks their reservations. There is at
-/// least one unit in a line, so as many lines as units are enough to look at. Deferred holds
-/// are passed over, or one that cannot be released would stand before all others.
+/// least one unit in a line, so as many lines as units are enough to look at. Holds whose next
+/// attempt was put off are due all the same, and their units are wanted.
 pub(super) const CLAIM_DUE_OF: &str = concat!(
     "SELECT ",
     reservation_columns!(),
@@ -165,7 +165,6 @@ pub(super) const CLAIM_DUE_OF: &str = concat!(
                     AND l.sku = $2
                     AND l.expires_at <= coalesce($3, statement_timestamp())
                     AND due.state = 'held'
-                    AND due.attempt_at <= coalesce($3, statement_timestamp())
                 ORDER BY l.expires_at, l.reservation_id
                 LIMIT least($4::bigint, $5::bigint)
             ) AS oldest
@@ -178,6 +177,27 @@ pub(super) const CLAIM_DUE_OF: &str = concat!(
 );
 
 pub(super) async fn due_of(
+    transaction: &mut PostgresTransaction,
+    key: &StockKey,
+    units: i64,
+    now: Option<Instant>,
+    limit: usize,
+) -> Result<LockedReservations, StoreError> {
+    let mut locked = oldest_due_of(transaction, key, units, now, limit).await?;
+    if !locked.corrupt.is_empty() {
+        // Nobody gets the units of a row that cannot be understood; others behind it may do.
+        locked = oldest_due_of(transaction, key, i64::MAX, now, limit).await?;
+        let mut missing = units;
+        locked.rows.retain(|reservation| {
+            let needed = missing > 0;
+            missing -= reservation.units().get(key).copied().unwrap_or_default();
+            needed
+        });
+    }
+    Ok(locked)
+}
+
+async fn oldest_due_of(
     transaction: &mut PostgresTransaction,
     key: &StockKey,
     units: i64,

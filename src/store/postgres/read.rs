@@ -10,7 +10,7 @@ use super::error::{has_code, store_error};
 use super::instant::Instant;
 use super::row::{self, reservation_columns};
 use super::{Postgres, columns, rows};
-use crate::domain::{Reservation, ReservationId, State, Stock, StockKey, Text, Timestamp};
+use crate::domain::{Reservation, ReservationId, Sku, State, Stock, StockKey, Timestamp};
 use crate::store::{
     Clock, Fate, NextAttempt, RecordedEvent, ReservationFilter, StockFilter, StoreError,
     TransactionId,
@@ -156,7 +156,7 @@ pub(super) async fn list_stock(
             .push_bind(location.as_str());
     }
     if !filter.skus.is_empty() {
-        let skus: Vec<&str> = filter.skus.iter().map(Text::as_str).collect();
+        let skus: Vec<&str> = filter.skus.iter().map(Sku::as_str).collect();
         query.push(" AND s.sku = ANY (").push_bind(skus).push(")");
     }
     if let Some(after) = after {

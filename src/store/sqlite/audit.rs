@@ -29,6 +29,8 @@ pub(super) async fn audit(readers: &SqlitePool, now: Timestamp) -> Result<Vec<Dr
     Ok(drifts)
 }
 
+// Lines that are no JSON count as none, so that what they should hold is found missing.
+
 /// Enough to see what kind of thing is wrong.
 const MOST: i64 = 1_000;
 
@@ -41,15 +43,14 @@ struct Check {
 
 fn drift(promise: &'static str, found: &SqliteRow) -> Result<Drift, sqlx::Error> {
     let name: Option<String> = found.try_get("name")?;
-    let row = match name {
-        Some(name) => name,
-        None => {
-            let id: Option<String> = found.try_get("reservation_id")?;
-            let uuid = id.as_deref().and_then(|id| Uuid::parse_str(id).ok());
-            match uuid.map(ReservationId::from_uuid) {
-                Some(id) => format!("reservation {id}"),
-                None => format!("reservation {}", id.unwrap_or_default()),
-            }
+    let row = if let Some(name) = name {
+        name
+    } else {
+        let id: Option<String> = found.try_get("reservation_id")?;
+        let uuid = id.as_deref().and_then(|id| Uuid::parse_str(id).ok());
+        match uuid.map(ReservationId::from_uuid) {
+            Some(id) => format!("reservation {id}"),
+            None => format!("reservation {}", id.unwrap_or_default()),
         }
     };
     Ok(Drift {
@@ -81,7 +82,9 @@ const CHECKS: &[Check] = &[
                        line.value ->> 'sku' AS sku,
                        sum(line.value ->> 'quantity') AS units
                 FROM reservations
-                CROSS JOIN json_each(reservations.lines) AS line
+                CROSS JOIN json_each(
+                    iif(json_valid(reservations.lines), reservations.lines, '[]')
+                ) AS line
                 WHERE reservations.state = 'held'
                 GROUP BY 1, 2
             )
@@ -106,7 +109,9 @@ const CHECKS: &[Check] = &[
                        reservations.id AS reservation_id,
                        sum(line.value ->> 'quantity') AS units
                 FROM reservations
-                CROSS JOIN json_each(reservations.lines) AS line
+                CROSS JOIN json_each(
+                    iif(json_valid(reservations.lines), reservations.lines, '[]')
+                ) AS line
                 WHERE reservations.state = 'held'
                 GROUP BY reservations.id, 1, 2
             )

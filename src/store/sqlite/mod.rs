@@ -205,8 +205,9 @@ impl Store for Sqlite {
         &self,
         id: ReservationId,
     ) -> Result<(Option<Reservation>, Timestamp), StoreError> {
+        let now = self.clock.in_process();
         let reservation = read::reservation(&self.readers, id).await?;
-        Ok((reservation, self.clock.in_process()))
+        Ok((reservation, now))
     }
 
     async fn list_reservations(
@@ -231,20 +232,47 @@ impl Store for Sqlite {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::Row;
+
     use super::*;
+
+    /// A store in a file of the temporary directory.
+    async fn open(name: &str) -> (Sqlite, PathBuf) {
+        let name = format!("holdfast-{name}-{}.db", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let url = format!("sqlite://{}", file.display());
+        let store = Sqlite::open(&url, Clock::Database).await.unwrap();
+        (store, file)
+    }
 
     /// SQLite ends a transaction by itself when the disk is full, for one. The driver does not
     /// notice, and without a new connection no batch would ever begin again.
     #[tokio::test]
     async fn a_transaction_that_sqlite_ended_is_the_last_on_its_connection() {
-        let file = std::env::temp_dir().join(format!("holdfast-ended-{}.db", std::process::id()));
-        let url = format!("sqlite://{}", file.display());
-        let store = Sqlite::open(&url, Clock::Database).await.unwrap();
+        let (store, file) = open("ended").await;
         let mut ended = store.writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
         sqlx::query("ROLLBACK").execute(&mut *ended).await.unwrap();
         assert!(ended.commit().await.is_err());
         let next = store.begin().await.unwrap();
         next.commit().await.unwrap();
+        store.close().await;
+        std::fs::remove_file(file).unwrap();
+    }
+    /// Whatever else a table holds, a statement looks only at the rows it is handed.
+    #[tokio::test]
+    async fn no_statement_of_a_batch_scans_a_table() {
+        let (store, file) = open("plans").await;
+        for statement in statement::ALL {
+            let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", statement.sql));
+            let steps = sqlx::query(explain).fetch_all(&store.writer).await.unwrap();
+            for step in steps {
+                let step: &str = step.get("detail");
+                let scans = step.starts_with("SCAN") && !step.starts_with("SCAN json_each");
+                let known = ["SCAN change", "SCAN delta", "SCAN moved"];
+                let row_by_row = known.iter().any(|source| step.starts_with(source));
+                assert!(!scans || row_by_row, "{}: {step}", statement.name);
+            }
+        }
         store.close().await;
         std::fs::remove_file(file).unwrap();
     }

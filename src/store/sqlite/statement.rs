@@ -189,3 +189,18 @@ pub(super) const INSERT_EVENTS: Statement = Statement {
         FROM json_each(?1)
     ",
 };
+
+/// All of them, for the test that looks at their plans.
+#[cfg(test)]
+pub(super) const ALL: [Statement; 10] = [
+    UPDATE_RESERVATIONS,
+    INSERT_RESERVATIONS,
+    INSERT_OPEN_LINES,
+    MOVE_OPEN_LINES,
+    DELETE_OPEN_LINES,
+    INSERT_LEDGER,
+    DELETE_STOCK,
+    UPDATE_STOCK,
+    RECORD_ANSWERS,
+    INSERT_EVENTS,
+];
