@@ -61,13 +61,28 @@ pub async fn add(connection: &mut PgConnection, count: u32, state: &str, sku: &s
     )
     .await;
     if state == "held" {
-        open_lines(connection).await;
+        complete(connection).await;
     }
     execute(connection, "VACUUM ANALYZE").await;
 }
 
-/// Makes the open lines and the held units what the held reservations say.
-async fn open_lines(connection: &mut PgConnection) {
+/// Adds what belongs to held reservations: their events, their open lines and the held units.
+async fn complete(connection: &mut PgConnection) {
+    execute(
+        connection,
+        "INSERT INTO events (seq, reservation_id, kind, at, data)
+         SELECT h.seq + row_number() OVER (), r.id, 'created', r.created_at, '{}'
+         FROM event_head AS h
+         CROSS JOIN reservations AS r
+         WHERE r.state = 'held'
+             AND NOT EXISTS (SELECT FROM open_lines AS l WHERE l.reservation_id = r.id)",
+    )
+    .await;
+    execute(
+        connection,
+        "UPDATE event_head SET seq = (SELECT coalesce(max(seq), 0) FROM events)",
+    )
+    .await;
     execute(
         connection,
         "INSERT INTO open_lines (location, sku, expires_at, reservation_id, quantity)

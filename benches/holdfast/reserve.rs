@@ -146,9 +146,10 @@ impl Figures {
 pub fn audit(database: &str) {
     let audit = server::run(&["audit"], &[("HOLDFAST_DATABASE_URL", database)]);
     let drift = String::from_utf8_lossy(&audit.stdout);
+    let some: Vec<&str> = drift.lines().take(10).collect();
     assert!(
         audit.status.success(),
-        "the rows are not as promised:\n{drift}"
+        "the rows are not as promised, such as {some:#?}"
     );
 }
 
