@@ -3,7 +3,7 @@
 REDOCLY := 2.77.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench interop
+.PHONY: help run test soak lint bench interop
 
 help: ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,6 +13,9 @@ run: ## Serve on http://127.0.0.1:8080, on an embedded database in this director
 
 test: ## Run every test, on SQLite and on a real PostgreSQL, which is found or installed
 	tests/with-postgres.sh cargo test
+
+soak: ## Run the tests that take minutes: more of the same, for longer
+	HOLDFAST_SOAK=1 tests/with-postgres.sh cargo test --release -- --ignored soak_
 
 lint: ## Check the formatting, the lints and the code's own documentation
 	cargo fmt --check

@@ -55,8 +55,9 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
                 max_hold_seconds: settings.max_hold_seconds,
             },
             sales_lanes: opened.sales_lanes,
-            // The engine gives up before the caller does, and so can still say that nothing happened.
-            patience: settings.request_timeout.mul_f64(0.9),
+            // Shorter than callers wait for an answer, so that a command whose rows do not come is
+            // refused for certain, and its caller is not left to wonder.
+            patience: settings.request_timeout * 9 / 10,
         },
     );
     let (stop_expirer, stop) = watch::channel(false);
@@ -67,11 +68,13 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
         stop,
     ));
     let router = http::router(engine.clone(), metrics, runtime, http_settings(&settings));
+    // Before anybody is told that the service runs: whoever is told may want it to end.
+    let stop_signal = stop_signal()?;
     // The first line that says that the service can be used; whoever starts it may wait for it.
     let address = listener.local_addr()?;
     tracing::info!(database = %settings.database.url, "listening on http://{address}");
     tracing::info!("without API keys it serves this machine only");
-    http::serve_until(listener, router, stop_signal()?, settings.shutdown).await?;
+    http::serve_until(listener, router, stop_signal, settings.shutdown).await?;
     let _ = stop_expirer.send(true);
     let _ = expirer.await;
     engine.shut_down().await;

@@ -7,6 +7,8 @@
 # It takes the server that the variable names already, else one that answers on this machine and
 # lets us create databases, else a private one that lives as long as the command, for which it
 # installs Debian's package if need be. The tests are never run without a server.
+#
+# Tests of servers whose clocks are wrong need `faketime`, which is installed likewise.
 set -euo pipefail
 
 fail() {
@@ -44,19 +46,20 @@ programs() {
     newest=${newest:-$(command -v initdb)} && dirname "$(readlink -f "$newest")"
 }
 
+# Installs a Debian package, and keeps what apt says in a file.
 install_debian_package() {
-    local as_root=() log=$1
+    local as_root=() package=$1 log=$2
     command -v apt-get >/dev/null || return 1
     if [[ $(id -u) != 0 ]]; then
         # Without a terminal, sudo must not ask for a password that nobody can type.
         as_root=(sudo)
         [[ -t 0 ]] || as_root=(sudo --non-interactive)
     fi
-    echo "with-postgres: installing Debian's package postgresql" >&2
+    echo "with-postgres: installing Debian's package $package" >&2
     {
         "${as_root[@]}" apt-get update &&
             "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-                apt-get install --yes --no-install-recommends postgresql
+                apt-get install --yes --no-install-recommends "$package"
     } >"$log" 2>&1
 }
 
@@ -110,6 +113,13 @@ start_private_server() {
 
 [[ $# -gt 0 ]] || fail "say which command to run, as in: tests/with-postgres.sh cargo test"
 
+target=$(cd "$(dirname "$0")/.." && pwd)/target
+mkdir -p "$target"
+log=$target/with-postgres.log
+# Without it the tests that need it fail and say so; the others need not wait for it.
+command -v faketime >/dev/null || install_debian_package faketime "$log" ||
+    echo "with-postgres: there is no faketime; install Debian's package faketime" >&2
+
 if [[ -n ${HOLDFAST_TEST_POSTGRES_URL:-} ]]; then
     exec "$@"
 fi
@@ -118,10 +128,7 @@ if HOLDFAST_TEST_POSTGRES_URL=$(local_server); then
     exec "$@"
 fi
 
-target=$(cd "$(dirname "$0")/.." && pwd)/target
-mkdir -p "$target"
-log=$target/with-postgres.log
-bin=$(programs) || { install_debian_package "$log" && bin=$(programs); } ||
+bin=$(programs) || { install_debian_package postgresql "$log" && bin=$(programs); } ||
     fail "there is no PostgreSQL to test on: install Debian's package postgresql, or set HOLDFAST_TEST_POSTGRES_URL to a server that lets us create databases"
 server_user=
 if [[ $(id -u) == 0 ]]; then

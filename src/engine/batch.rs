@@ -1,6 +1,6 @@
 //! One batch, one transaction.
 //!
-//! The order of the steps in [`Batch::run`] is the total lock order of the store port, and the
+//! The order of the steps in [`Batch::fill`] is the total lock order of the store port, and the
 //! same for every batch of every instance: keys, reservations, stock, and last the event head.
 //! `now` is read by a statement of its own after the last lock that a decision needs.
 
@@ -25,6 +25,9 @@ const KEY_LIFETIME_MS: i64 = 24 * 3_600 * 1_000;
 const BLOCKED_RETRY_MS: i64 = 250;
 /// When a due hold is tried again that cannot be released, in milliseconds.
 const STUCK_RETRY_MS: i64 = 60_000;
+/// For how long no batch waits for a row that was once waited for in vain, first and at most.
+const DISTRUST_MIN: Duration = Duration::from_millis(250);
+const DISTRUST_MAX: Duration = Duration::from_secs(4);
 /// The most due holds that one batch releases for the sake of one row of stock.
 const DEMAND_LIMIT: usize = 1_000;
 
@@ -54,7 +57,7 @@ pub(super) enum Claim {
 }
 
 impl Claim {
-    fn via(&self) -> Via {
+    pub fn via(&self) -> Via {
         match self {
             Self::Due { .. } => Via::Timer,
             Self::Of(_) => Via::Demand,
@@ -83,11 +86,38 @@ pub(super) enum Aside {
 }
 
 /// Rows that another transaction was last seen to have locked. While they are, no batch waits
-/// for them.
+/// for them, or all that is in the batch would wait as well.
+///
+/// That cannot go on for ever: a row that is merely busy is had by those who queue for it and
+/// hardly ever by those who only look. So after a while it is waited for again, and if that was in
+/// vain, not for twice as long.
 #[derive(Default)]
 pub(super) struct Suspects {
     reservations: BTreeSet<ReservationId>,
     stock: BTreeSet<StockKey>,
+    distrust: Duration,
+    until: Duration,
+}
+
+impl Suspects {
+    /// At `now`, somebody waited in vain.
+    pub fn distrust(&mut self, now: Duration) {
+        let again = now < self.until + self.distrust;
+        self.distrust = if again {
+            (self.distrust * 2).min(DISTRUST_MAX)
+        } else {
+            DISTRUST_MIN
+        };
+        self.until = now + self.distrust;
+    }
+
+    /// Clears all suspects whose time is over at `now`.
+    pub fn review(&mut self, now: Duration) {
+        if now >= self.until {
+            self.reservations.clear();
+            self.stock.clear();
+        }
+    }
 }
 
 /// What a batch did.
@@ -174,7 +204,27 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let mut transaction = store.begin().await?;
-        let tx = transaction.as_mut();
+        match self.fill(transaction.as_mut(), claim).await {
+            Ok(true) => transaction.commit().await,
+            // Nothing to keep, or an error. In either case the locks are gone before anything
+            // else is tried, which must not find itself in its own way.
+            Ok(false) => {
+                transaction.rollback().await;
+                Ok(())
+            }
+            Err(error) => {
+                transaction.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Everything between begin and commit. Says whether there is anything to commit.
+    async fn fill(
+        &mut self,
+        tx: &mut dyn Transaction,
+        claim: Option<&Claim>,
+    ) -> Result<bool, StoreError> {
         self.lock_keys(tx).await?;
         self.lock_reservations(tx).await?;
         if let Some(claim) = claim {
@@ -187,11 +237,10 @@ impl<'a> Batch<'a> {
         self.decide(now, claim.map_or(Via::Timer, Claim::via));
         let deferred = self.defer(tx, now).await?;
         if self.changes.is_empty() && self.answers.is_empty() && !deferred {
-            transaction.rollback().await;
-            return Ok(());
+            return Ok(false);
         }
         self.write(tx, now).await?;
-        transaction.commit().await
+        Ok(true)
     }
 
     fn finish(self) -> Done {
@@ -336,11 +385,7 @@ impl<'a> Batch<'a> {
         match claim {
             Claim::Due { from, limit } => {
                 let locked = tx.claim_due(*from, *limit).await?;
-                self.blocked.extend(locked.corrupt.keys().copied());
-                self.done.stuck.extend(locked.corrupt.values().cloned());
-                self.claimed
-                    .extend(locked.rows.iter().map(Reservation::job));
-                self.keep(locked);
+                self.keep_claimed(locked);
             }
             Claim::Of(units) => {
                 for (key, units) in units {
@@ -348,13 +393,22 @@ impl<'a> Batch<'a> {
                     locked
                         .rows
                         .retain(|row| !self.snapshot.reservations.contains_key(&row.id));
-                    self.claimed
-                        .extend(locked.rows.iter().map(Reservation::job));
-                    self.keep(locked);
+                    self.keep_claimed(locked);
                 }
             }
         }
         Ok(())
+    }
+
+    fn keep_claimed(&mut self, locked: LockedReservations) {
+        for (id, row) in &locked.corrupt {
+            if self.blocked.insert(*id) {
+                self.done.stuck.push(row.clone());
+            }
+        }
+        self.claimed
+            .extend(locked.rows.iter().map(Reservation::job));
+        self.keep(locked);
     }
 
     fn keep(&mut self, locked: LockedReservations) {
@@ -467,7 +521,8 @@ impl<'a> Batch<'a> {
         self.blocked.extend(claimed);
     }
 
-    /// Counts due units in the rows that have too little for all that the batch wants of them.
+    /// Counts due units in the rows that have too little for all that the batch wants of them. A
+    /// stock operation may leave any row with too little, and its answer says what is available.
     async fn count_due(
         &mut self,
         tx: &mut dyn Transaction,
@@ -481,10 +536,14 @@ impl<'a> Batch<'a> {
                     let row = self.snapshot.reservations.get(id);
                     row.map(Reservation::units).unwrap_or_default()
                 }
+                Command::SetStock { key, .. } | Command::AdjustStock { key, .. } => {
+                    [(key.clone(), i64::MAX)].into()
+                }
                 _ => continue,
             };
             for (key, units) in units {
-                *wanted.entry(key).or_default() += units;
+                let sum = wanted.entry(key).or_default();
+                *sum = sum.saturating_add(units);
             }
         }
         let short: BTreeSet<StockKey> = wanted

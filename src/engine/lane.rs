@@ -5,14 +5,14 @@
 //! lone command at once. A row that everybody wants is so locked, and the disk flushed, once per
 //! batch and not once per caller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::batch::{Aside, Batch, Claim, Done, Failure, Suspects, Ticket, Verdict, defer_stuck};
-use super::{EngineError, Released, Reply, Runtime};
+use super::{EngineError, INBOX_CAPACITY, Released, Reply, Runtime};
 use crate::domain::{Command, Job, Lacking, Outcome, Refusal, Rules, StockKey, Timestamp, Via};
 use crate::metrics::{LaneLabel, Metrics, OutcomeLabel, ViaLabel};
 use crate::store::{Fate, Store, StoreError, TransactionId, Wait};
@@ -28,8 +28,8 @@ const ASIDE_PAUSE: Duration = Duration::from_millis(10);
 /// How often, and at which distance, a database that is out of reach is tried again.
 const UNAVAILABLE_RETRIES: usize = 2;
 const UNAVAILABLE_PAUSE: Duration = Duration::from_millis(50);
-/// How often, and at which distance, the fate of a lost commit is asked.
-const FATE_TRIES: usize = 40;
+/// For how long, and at which distance, the fate of a lost commit is asked.
+const FATE_PATIENCE: Duration = Duration::from_secs(4);
 const FATE_PAUSE: Duration = Duration::from_millis(100);
 
 /// What comes into a lane's inbox.
@@ -65,8 +65,9 @@ pub(super) struct LaneState {
     /// The most commands of the next batch.
     cap: usize,
     suspects: Suspects,
-    /// Commands that could not be decided yet, and when they are tried again.
-    aside: Vec<Ticket>,
+    /// Commands that could not be decided yet, no more than fit into an inbox, and when they are
+    /// tried again.
+    aside: VecDeque<Ticket>,
     aside_until: Duration,
     stopped: Option<oneshot::Sender<()>>,
 }
@@ -76,7 +77,7 @@ impl Default for LaneState {
         Self {
             cap: 64,
             suspects: Suspects::default(),
-            aside: Vec::new(),
+            aside: VecDeque::new(),
             aside_until: Duration::ZERO,
             stopped: None,
         }
@@ -97,6 +98,19 @@ struct Tally {
     units: BTreeMap<StockKey, i64>,
     jobs: Vec<Job>,
     error: Option<EngineError>,
+}
+
+impl Tally {
+    fn demand(&mut self, lacking: Lacking) {
+        match lacking {
+            Lacking::Units(units) => {
+                for (key, units) in units {
+                    *self.units.entry(key).or_default() += units;
+                }
+            }
+            Lacking::Release(job) => self.jobs.push(job),
+        }
+    }
 }
 
 impl Lane {
@@ -134,7 +148,8 @@ impl Lane {
             }
         };
         if self.runtime.elapsed() >= self.state.aside_until {
-            tickets.append(&mut self.state.aside);
+            let most = self.state.aside.len().min(self.state.cap);
+            tickets.extend(self.state.aside.drain(..most));
         }
         let mut next = first;
         while let Some(ask) = next {
@@ -217,13 +232,7 @@ impl Lane {
         let mut tally = Tally::default();
         let mut parts = vec![whole];
         while let Some(part) = parts.pop() {
-            let commands = part.tickets.len();
-            let claimed_before = tally.released.claimed;
-            let started = self.runtime.elapsed();
-            let cut = self.run_part(part, &mut tally).await;
-            let took = self.runtime.elapsed().saturating_sub(started);
-            self.measure(commands + tally.released.claimed - claimed_before, took);
-            if let Some((first, second)) = cut {
+            if let Some((first, second)) = self.run_part(part, &mut tally).await {
                 parts.push(second);
                 parts.push(first);
             }
@@ -241,6 +250,8 @@ impl Lane {
         let mut wait = Wait::Briefly;
         let mut unavailable = 0;
         loop {
+            self.state.suspects.review(self.runtime.elapsed());
+            let started = self.runtime.elapsed();
             let batch = Batch::new(self.rules, &tickets, wait, &mut self.state.suspects);
             let Failure {
                 error,
@@ -248,6 +259,7 @@ impl Lane {
                 done,
             } = match batch.run(self.store.as_ref(), claim.as_ref()).await {
                 Ok(done) => {
+                    self.measure(tickets.len() + done.claimed, started);
                     self.finish(tickets, done, tally);
                     return None;
                 }
@@ -261,6 +273,7 @@ impl Lane {
                         self.set_aside(tickets);
                         return None;
                     }
+                    self.state.suspects.distrust(self.runtime.elapsed());
                     wait = Wait::Skip;
                 }
                 StoreError::CommitLost(transaction) => match self.fate(transaction).await {
@@ -268,7 +281,12 @@ impl Lane {
                         self.finish(tickets, done, tally);
                         return None;
                     }
-                    Fate::Aborted => {}
+                    Fate::Aborted if unavailable < UNAVAILABLE_RETRIES => unavailable += 1,
+                    Fate::Aborted => {
+                        let message = "connections are lost during COMMIT".to_owned();
+                        fail_all(tickets, StoreError::Unavailable(message), tally);
+                        return None;
+                    }
                     Fate::Unknown => {
                         fail(tickets, || EngineError::FateUnknown);
                         tally.error = Some(EngineError::FateUnknown);
@@ -276,13 +294,14 @@ impl Lane {
                     }
                 },
                 error if error.is_about_rows() => {
-                    return self.cut(tickets, claimed, error, tally).await;
+                    let via = claim.as_ref().map_or(Via::Timer, Claim::via);
+                    tally.released.claimed += claimed.len();
+                    let tickets = tickets.into_iter().chain(expiries(claimed, via));
+                    return self.cut(tickets.collect(), error).await;
                 }
                 error if unavailable >= UNAVAILABLE_RETRIES => {
                     tracing::error!(lane = %self.label.lane, %error, "a batch failed");
-                    let error = Arc::new(error);
-                    fail(tickets, || EngineError::Store(Arc::clone(&error)));
-                    tally.error = Some(EngineError::Store(error));
+                    fail_all(tickets, error, tally);
                     return None;
                 }
                 error => {
@@ -297,26 +316,21 @@ impl Lane {
     /// Asks what became of a transaction until the database knows.
     async fn fate(&self, transaction: TransactionId) -> Fate {
         tracing::warn!(lane = %self.label.lane, ?transaction, "lost during COMMIT");
-        for _ in 0..FATE_TRIES {
+        let until = self.runtime.elapsed() + FATE_PATIENCE;
+        loop {
             match self.store.fate(transaction.clone()).await {
-                Ok(Fate::Unknown) | Err(_) => self.runtime.sleep(FATE_PAUSE).await,
-                Ok(known) => return known,
+                Ok(Fate::Unknown) | Err(_) if self.runtime.elapsed() < until => {
+                    self.runtime.sleep(FATE_PAUSE).await;
+                }
+                Ok(fate) => return fate,
+                Err(_) => return Fate::Unknown,
             }
         }
-        Fate::Unknown
     }
 
-    /// Cuts a part in which a row refuses. What a claim found becomes commands, so that it can
-    /// be cut as well.
-    async fn cut(
-        &mut self,
-        mut tickets: Vec<Ticket>,
-        claimed: Vec<Job>,
-        error: StoreError,
-        tally: &mut Tally,
-    ) -> Option<(Part, Part)> {
-        tally.released.claimed += claimed.len();
-        tickets.extend(expiries(claimed, Via::Timer));
+    /// Cuts a part in which a row refuses. What its claim found has become commands, so that it
+    /// is cut as well.
+    async fn cut(&mut self, mut tickets: Vec<Ticket>, error: StoreError) -> Option<(Part, Part)> {
         if tickets.len() > 1 {
             let second = tickets.split_off(tickets.len() / 2);
             let part = |tickets| Part {
@@ -325,7 +339,10 @@ impl Lane {
             };
             return Some((part(tickets), part(second)));
         }
-        let ticket = tickets.pop()?;
+        let Some(ticket) = tickets.pop() else {
+            tracing::error!(%error, "due holds cannot be looked for");
+            return None;
+        };
         tracing::error!(command = ticket.command.as_str(), %error, "a row refuses");
         if let Command::Expire { job, .. } = &ticket.command {
             self.metrics.stuck_holds.inc();
@@ -354,6 +371,7 @@ impl Lane {
         tally.released.released += done.releases.len();
         tally.released.claimed += done.claimed;
         let mut aside = Vec::new();
+        let mut first = Vec::new();
         for (mut ticket, verdict) in tickets.into_iter().zip(done.verdicts) {
             match verdict {
                 Verdict::Answered(reply) => {
@@ -366,17 +384,19 @@ impl Lane {
                         caller.awaits_key = matches!(why, Aside::Key);
                     }
                     match why {
-                        Aside::Due(Lacking::Units(units)) => {
-                            for (key, units) in units {
-                                *tally.units.entry(key).or_default() += units;
-                            }
+                        Aside::Due(lacking) => {
+                            tally.demand(lacking);
+                            first.push(ticket);
                         }
-                        Aside::Due(Lacking::Release(job)) => tally.jobs.push(job),
-                        Aside::Key | Aside::Rows => {}
+                        Aside::Key | Aside::Rows => aside.push(ticket),
                     }
-                    aside.push(ticket);
                 }
             }
+        }
+        // Before the others, so that what is released for them is not given to somebody else.
+        if !first.is_empty() {
+            first.extend(std::mem::take(&mut self.state.aside));
+            self.set_aside(first);
         }
         self.set_aside(aside);
     }
@@ -384,11 +404,18 @@ impl Lane {
     /// Keeps commands for a later batch, but not expiries that nobody waits for: those are found
     /// again by whoever wanted them.
     fn set_aside(&mut self, tickets: Vec<Ticket>) {
-        let before = self.state.aside.len();
-        let waiting = tickets.into_iter().filter(|ticket| ticket.caller.is_some());
-        self.state.aside.extend(waiting);
-        if self.state.aside.len() > before {
-            self.state.aside_until = self.runtime.elapsed() + ASIDE_PAUSE;
+        let now = self.runtime.elapsed();
+        if now >= self.state.aside_until {
+            // Otherwise they rest with those that are there already, whose time does not move:
+            // a busy lane sets something aside with every batch.
+            self.state.aside_until = now + ASIDE_PAUSE;
+        }
+        for mut ticket in tickets.into_iter().filter(|ticket| ticket.caller.is_some()) {
+            if self.state.aside.len() < INBOX_CAPACITY {
+                self.state.aside.push_back(ticket);
+            } else {
+                answer(&mut ticket, Err(EngineError::overloaded()));
+            }
         }
     }
 
@@ -405,8 +432,10 @@ impl Lane {
     }
 
     /// Records a transaction, and makes the next one larger or smaller, so that a full one takes
-    /// about [`BATCH_TARGET`].
-    fn measure(&mut self, size: usize, took: Duration) {
+    /// about [`BATCH_TARGET`]. One that failed says nothing about sizes, least of all one that
+    /// waited for a lock.
+    fn measure(&mut self, size: usize, started: Duration) {
+        let took = self.runtime.elapsed().saturating_sub(started);
         self.metrics
             .batch_size
             .get_or_create(&self.label)
@@ -450,6 +479,12 @@ fn expiries(jobs: Vec<Job>, via: Via) -> Vec<Ticket> {
             caller: None,
         })
         .collect()
+}
+
+fn fail_all(tickets: Vec<Ticket>, error: StoreError, tally: &mut Tally) {
+    let error = Arc::new(error);
+    fail(tickets, || EngineError::Store(Arc::clone(&error)));
+    tally.error = Some(EngineError::Store(error));
 }
 
 fn fail(tickets: Vec<Ticket>, error: impl Fn() -> EngineError) {

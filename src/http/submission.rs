@@ -1,11 +1,13 @@
 //! What comes with a request that changes something, and its way through the engine.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::body::{Bytes, HttpBody};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::header::{CONTENT_TYPE, EXPECT};
+use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 
@@ -18,6 +20,9 @@ use crate::store::Key;
 
 /// Whose keys they are, as long as the service has one caller.
 const SCOPE: &str = "public";
+
+/// The most bytes that are read of a body after it was refused.
+const MAX_DISCARDED: usize = 64 << 20;
 
 /// The body of a request that changes something.
 pub(super) trait Input: DeserializeOwned {
@@ -79,17 +84,48 @@ impl<T: Input> FromRequest<App> for Submission<T> {
 }
 
 async fn body(request: Request, app: &App) -> Result<Bytes, Problem> {
+    // Who asks before it sends a body does not send one that is refused.
+    let comes_anyway = !request.headers().contains_key(EXPECT);
+    let mut body = request.into_body();
+    let mut bytes = Vec::new();
     // A body that is announced as too large is refused before it comes.
-    if request.body().size_hint().lower() > MAX_BODY as u64 {
-        return Err(too_large());
+    let mut is_too_large = body.size_hint().lower() > MAX_BODY as u64;
+    while !is_too_large {
+        let Some(part) = next_part(&mut body).await else {
+            return Ok(bytes.into());
+        };
+        let part = part.map_err(|_| Problem::malformed("body", "ended before it was complete"))?;
+        is_too_large = bytes.len() + part.len() > MAX_BODY;
+        bytes.extend_from_slice(&part);
     }
-    Bytes::from_request(request, app).await.map_err(|refusal| {
-        if refusal.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            too_large()
-        } else {
-            Problem::malformed("body", "ended before it was complete")
+    if comes_anyway {
+        let limit = app.runtime.sleep(app.settings.request_timeout);
+        app.runtime.spawn(Box::pin(async move {
+            tokio::select! {
+                () = discard(body) => {}
+                () = limit => {}
+            }
+        }));
+    }
+    Err(too_large())
+}
+
+async fn next_part(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
+    let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
+    // What is no data is a trailer, and says nothing here.
+    Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
+}
+
+/// Reads on while a refusal is under way. Many callers send all they have before they look for an
+/// answer, and would find the connection closed instead.
+async fn discard(mut body: Body) {
+    let mut left = MAX_DISCARDED;
+    while let Some(Ok(part)) = next_part(&mut body).await {
+        left = left.saturating_sub(part.len());
+        if left == 0 {
+            return;
         }
-    })
+    }
 }
 
 fn too_large() -> Problem {

@@ -1,8 +1,10 @@
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
-use reqwest::{Method, Url};
+use reqwest::{Method, RequestBuilder, Url};
 use serde_json::{Value, json};
+
+use super::contract;
 
 /// A client of one server, with a method for each call of the API.
 #[derive(Clone)]
@@ -97,13 +99,29 @@ impl Client {
             .await
     }
 
+    /// What `/readyz` says of the clock that decides.
+    pub async fn now(&self) -> Value {
+        let ready = self.request(Method::GET, "/readyz");
+        self.send(ready).await.expect(200)["now"].clone()
+    }
+
     /// GET of a path below `/v1`, given by its segments as they are meant, not encoded.
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Answer {
         let mut url = self.url(path);
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
-        Answer::to(self.http.get(url)).await.unwrap()
+        self.send(self.http.get(url)).await
+    }
+
+    /// The beginning of any request, to a path as it is to be sent: encoded, with the query.
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, self.server.join(path).unwrap())
+    }
+
+    /// Sends such a request.
+    pub async fn send(&self, request: RequestBuilder) -> Answer {
+        Answer::to(request).await.unwrap()
     }
 
     /// Any request with a body to a path below `/v1`.
@@ -137,8 +155,11 @@ impl Client {
 }
 
 impl Answer {
-    async fn to(request: reqwest::RequestBuilder) -> reqwest::Result<Self> {
-        let response = request.send().await?;
+    async fn to(request: RequestBuilder) -> reqwest::Result<Self> {
+        let (http, request) = request.build_split();
+        let request = request?;
+        let (method, path) = (request.method().clone(), request.url().path().to_owned());
+        let response = http.execute(request).await?;
         let status = response.status().as_u16();
         let headers = response.headers().clone();
         let text = response.text().await?;
@@ -146,11 +167,13 @@ impl Answer {
             "" => Value::Null,
             text => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
         };
-        Ok(Self {
+        let answer = Self {
             status,
             headers,
             body,
-        })
+        };
+        contract::check(method.as_str(), &path, &answer);
+        Ok(answer)
     }
 
     /// The body, if the status is this one; else the test fails and shows both.
@@ -158,6 +181,28 @@ impl Answer {
     pub fn expect(self, status: u16) -> Value {
         assert_eq!(self.status, status, "the body was {}", self.body);
         self.body
+    }
+
+    /// A header, if it is there once and is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut values = self.headers.get_all(name).iter();
+        let value = values.next()?.to_str().ok();
+        value.filter(|_| values.next().is_none())
+    }
+
+    /// The status and the slug, for comparing.
+    pub fn refusal(&self) -> (u16, &str) {
+        (self.status, self.problem().unwrap_or_default())
+    }
+
+    /// The first field that the problem names.
+    pub fn field(&self) -> &str {
+        self.body["errors"][0]["field"].as_str().unwrap_or_default()
+    }
+
+    /// Was it given before, under the same Idempotency-Key?
+    pub fn is_replayed(&self) -> bool {
+        self.header("idempotent-replayed") == Some("true")
     }
 
     /// The slug of the problem that the body describes.

@@ -1,6 +1,7 @@
 use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::client::Client;
@@ -9,6 +10,7 @@ use super::client::Client;
 pub struct ServerProcess {
     child: Child,
     url: String,
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 /// Runs the program to its end, with these arguments and settings and no others.
@@ -30,8 +32,9 @@ impl ServerProcess {
             .spawn()
             .expect("the program can be run");
         let (found, urls) = mpsc::channel();
-        pass_on(child.stdout.take(), found.clone());
-        pass_on(child.stderr.take(), found);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        pass_on(child.stdout.take(), found.clone(), Arc::clone(&log));
+        pass_on(child.stderr.take(), found, Arc::clone(&log));
         // The channel closes when the process has closed both, so that this waits for the process
         // and not for a time.
         let Ok(url) = urls.recv() else {
@@ -40,7 +43,7 @@ impl ServerProcess {
                 "the server did not listen, and ended with {status}; see above for what it said"
             );
         };
-        Self { child, url }
+        Self { child, url, log }
     }
 
     /// Where it listens, such as `http://127.0.0.1:34567`.
@@ -51,6 +54,17 @@ impl ServerProcess {
     /// Its process id, by which the system says what it takes.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Has it ended by itself?
+    pub fn has_ended(&mut self) -> bool {
+        let ended = self.child.try_wait();
+        ended.expect("a child can be waited for").is_some()
+    }
+
+    /// What it has said so far, line by line.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
     }
 
     /// A client of it.
@@ -104,8 +118,12 @@ fn program(arguments: &[&str], settings: &[(&str, &str)]) -> Command {
 }
 
 /// Shows what the server says with the test's own output, for as long as it speaks, so that it
-/// never waits for a reader; and sends the address that it listens on.
-fn pass_on(stream: Option<impl Read + Send + 'static>, found: Sender<String>) {
+/// never waits for a reader; keeps it; and sends the address that it listens on.
+fn pass_on(
+    stream: Option<impl Read + Send + 'static>,
+    found: Sender<String>,
+    log: Arc<Mutex<Vec<String>>>,
+) {
     let stream = stream.expect("the stream is piped");
     thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
@@ -114,6 +132,7 @@ fn pass_on(stream: Option<impl Read + Send + 'static>, found: Sender<String>) {
                 // Nobody listens any more after the first.
                 let _ = found.send(url);
             }
+            log.lock().unwrap().push(line);
         }
     });
 }

@@ -109,6 +109,19 @@ async fn it_lives_without_a_database_and_is_not_ready() {
     assert_eq!(ready["now"], "1970-01-01T00:00:00.000Z");
 }
 
+/// LerianStudio/midaz#2476: a service ran in a mode in which nothing expired, and nobody was told.
+#[tokio::test]
+async fn it_is_not_ready_when_the_expirer_gives_no_sign_of_life() {
+    let service = Service::empty();
+    service.metrics.expirer_heartbeat.set(-60.0);
+    let answered = service.get("/readyz").await;
+    assert_eq!(answered.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answered.slug(), "not-ready");
+    assert_eq!(service.get("/livez").await.status, StatusCode::OK);
+    service.metrics.expirer_heartbeat.set(0.0);
+    assert_eq!(service.get("/readyz").await.status, StatusCode::OK);
+}
+
 #[tokio::test]
 async fn requests_are_counted_by_the_pattern_of_their_route() {
     let service = Service::empty();

@@ -44,7 +44,7 @@ async fn any_port() -> TcpListener {
 async fn a_body_that_is_too_large_is_refused_before_it_came() {
     let request = format!(
         "POST /v1/reservations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n",
+         Content-Length: {}\r\nExpect: 100-continue\r\n\r\n",
         50 << 20
     );
     let answer = exchange(any_port().await, &request).await;

@@ -1,0 +1,655 @@
+//! Input that breaks a rule, sent to a real process: the exact status, slug and field; and then the
+//! process still lives and has not panicked.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::on_each_store;
+use crate::raw::{self, exchange};
+use crate::shop::{Shop, id};
+use crate::world::client::{Answer, Client};
+
+on_each_store!(
+    a_quantity_is_a_whole_number_that_fits,
+    units_do_not_overflow_by_adding_up,
+    a_time_span_is_a_whole_number_that_fits,
+    text_keeps_the_rule_wherever_it_comes_in,
+    what_is_not_json_is_refused_as_such,
+    members_are_known_and_given_once,
+    bodies_are_said_to_be_json_and_are_not_huge,
+    paths_and_queries_keep_the_rule,
+);
+
+/// The most units of a row of stock.
+const MOST: i64 = 1_000_000_000_000;
+
+const JSON: &str = "Content-Type: application/json";
+
+async fn post(client: &Client, path: &str, body: impl Into<reqwest::Body>) -> Answer {
+    let request = client
+        .request(Method::POST, path)
+        .header("Content-Type", "application/json")
+        .body(body);
+    client.send(request).await
+}
+
+/// Sends a new reservation, and tells status, slug and field of the refusal.
+async fn refused(client: &Client, body: &str) -> (u16, String, String) {
+    let answer = post(client, "/v1/reservations", body.to_owned()).await;
+    let slug = answer.problem().unwrap_or_default().to_owned();
+    (answer.status, slug, answer.field().to_owned())
+}
+
+fn invalid(field: &str) -> (u16, String, String) {
+    (422, "validation".to_owned(), field.to_owned())
+}
+
+fn malformed(field: &str) -> (u16, String, String) {
+    (400, "malformed-request".to_owned(), field.to_owned())
+}
+
+/// A reservation of which one thing is written like this.
+fn with_quantity(quantity: &str) -> String {
+    format!(r#"{{"lines":[{{"sku":"A","quantity":{quantity}}}]}}"#)
+}
+
+fn with_member(member: &str) -> String {
+    format!(r#"{{"lines":[{{"sku":"A","quantity":1}}],{member}}}"#)
+}
+
+/// Nothing was made by all that, and the process answers as before.
+async fn assert_unharmed(shop: &mut Shop) {
+    assert_eq!(shop.count("select count(*) from reservations").await, 0);
+    assert!(!shop.server().has_ended());
+    let client = shop.client();
+    client.put_stock("A", 1).await.expect(200);
+    client.reserve_one("A", 1, 600).await.expect(201);
+    let log = shop.server().log();
+    assert!(
+        !log.iter()
+            .any(|line| line.contains("panic") || line.contains("ERROR")),
+        "{log:#?}"
+    );
+}
+
+/// saleor/saleor#12771, woocommerce/woocommerce-ios#313: numbers that a type did not hold.
+async fn a_quantity_is_a_whole_number_that_fits(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", 1_000_000_000_000).await.expect(200);
+    let digits = "9".repeat(400);
+    for quantity in [
+        "-1",
+        "0",
+        "1.5",
+        "1.0",
+        "\"5\"",
+        "1e3",
+        "1E0",
+        "-0",
+        "1000000001",
+        "2147483648",
+        "9007199254740993",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551616",
+        "-9223372036854775809",
+        "1e308",
+        "1e400",
+        "-1e400",
+        &digits,
+        "null",
+        "true",
+        "[1]",
+        "{}",
+    ] {
+        let body = with_quantity(quantity);
+        assert_eq!(
+            refused(&client, &body).await,
+            invalid("lines[0].quantity"),
+            "{quantity}"
+        );
+    }
+    for quantity in [
+        "NaN", "Infinity", "01", "+1", "0x10", "1_000", ".5", "1.", "١",
+    ] {
+        let (status, slug, _) = refused(&client, &with_quantity(quantity)).await;
+        assert_eq!(
+            (status, slug.as_str()),
+            (400, "malformed-request"),
+            "{quantity}"
+        );
+    }
+    for (path, name) in [("/v1/stock/A/adjustments", "delta")] {
+        for number in [
+            "0",
+            "1.5",
+            "1e3",
+            "1000000000001",
+            "-1000000000001",
+            "9223372036854775808",
+            &digits,
+        ] {
+            let answer = post(&client, path, format!(r#"{{"{name}":{number}}}"#)).await;
+            assert_eq!(answer.refusal(), (422, "validation"), "{number}");
+            assert_eq!(answer.field(), name);
+        }
+    }
+    for number in [
+        "-1",
+        "1.5",
+        "1e3",
+        "1000000000001",
+        "9223372036854775808",
+        "\"1\"",
+        "null",
+        &digits,
+    ] {
+        let request = client
+            .request(Method::PUT, "/v1/stock/A")
+            .header("Content-Type", "application/json")
+            .body(format!(r#"{{"on_hand":{number}}}"#));
+        let answer = client.send(request).await;
+        assert_eq!(answer.refusal(), (422, "validation"), "{number}");
+        assert_eq!(answer.field(), "on_hand");
+    }
+    assert_unharmed(shop).await;
+}
+
+/// open-mercato/open-mercato#925: a sum of two allowed numbers overflowed.
+async fn units_do_not_overflow_by_adding_up(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", MOST).await.expect(200);
+    let more = client.adjust_stock("A", 1).await;
+    assert_eq!(more.refusal(), (422, "validation"));
+    assert_eq!(more.field(), "delta");
+    assert_eq!(
+        client.adjust_stock("A", MOST).await.refusal(),
+        (422, "validation")
+    );
+    assert_eq!(
+        client.adjust_stock("NEW", -1).await.refusal(),
+        (409, "stock-below-held")
+    );
+    client.get_stock("NEW").await.expect(404);
+
+    // A thousand lines of the largest quantity on one row are what a row can hold, and no more.
+    let line = json!({ "sku": "A", "quantity": 1_000_000_000 });
+    let all = json!({ "lines": vec![line.clone(); 1_000], "hold_seconds": 600 });
+    let all = id(client.reserve(all).await);
+    let stock = client.get_stock("A").await.expect(200);
+    assert_eq!(
+        (&stock["held"], &stock["available"]),
+        (&json!(MOST), &json!(0))
+    );
+    let more = client.reserve(json!({ "lines": [line, line, line] })).await;
+    assert_eq!(more.refusal(), (409, "insufficient-stock"));
+    assert_eq!(more.body["short"][0]["requested"], 3_000_000_000_i64);
+    client.cancel(&all, json!({})).await.expect(200);
+
+    let line = r#"{"sku":"A","quantity":1}"#;
+    for many in [0, 1_001, 10_001] {
+        let body = format!(r#"{{"lines":[{}]}}"#, vec![line; many].join(","));
+        assert_eq!(
+            refused(&client, &body).await,
+            invalid("lines"),
+            "{many} lines"
+        );
+    }
+    assert!(!shop.server().has_ended());
+}
+
+/// backbay-labs/clawdstrike#80, kube-rs/kube#1488: a time span from outside ended the process.
+async fn a_time_span_is_a_whole_number_that_fits(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", 1).await.expect(200);
+    let digits = "9".repeat(400);
+    for seconds in [
+        "-1",
+        "0",
+        "1.5",
+        "1e3",
+        "1e308",
+        "\"PT15M\"",
+        "\"900\"",
+        "9223372036854775808",
+        &digits,
+        "-9223372036854775808",
+        "[]",
+        "true",
+    ] {
+        let body = with_member(&format!(r#""hold_seconds":{seconds}"#));
+        assert_eq!(
+            refused(&client, &body).await,
+            invalid("hold_seconds"),
+            "{seconds}"
+        );
+    }
+    // What is a number of seconds, and no hold that anybody may have.
+    for seconds in [
+        "2592001",
+        "2147483647",
+        "2147483648",
+        "9007199254740992",
+        "9223372036854775807",
+    ] {
+        let body = with_member(&format!(r#""hold_seconds":{seconds}"#));
+        let limit = (422, "hold-limit".to_owned(), String::new());
+        assert_eq!(refused(&client, &body).await, limit, "{seconds}");
+    }
+    for limit in [
+        "0",
+        "-1",
+        "1001",
+        "1.5",
+        "1e2",
+        "99999999999999999999",
+        "",
+        "ten",
+        "%00",
+    ] {
+        for path in ["reservations", "stock", "events"] {
+            let path = format!("/v1/{path}?limit={limit}");
+            let answer = client.send(client.request(Method::GET, &path)).await;
+            assert_eq!(
+                (answer.refusal(), answer.field()),
+                ((422, "validation"), "limit"),
+                "{path}"
+            );
+        }
+    }
+    for after in ["-1", "9223372036854775808", "1e3", "x"] {
+        let path = format!("/v1/events?after={after}");
+        let answer = client.send(client.request(Method::GET, &path)).await;
+        assert_eq!(
+            (answer.refusal(), answer.field()),
+            ((422, "validation"), "after"),
+            "{path}"
+        );
+    }
+    let past_the_end = client.list_events(i64::MAX, 1_000).await.expect(200);
+    assert_eq!(past_the_end["items"], json!([]));
+    assert_unharmed(shop).await;
+}
+
+/// brianc/node-postgres#2080, magda-io/magda#3161: text that the database refuses became a 500.
+async fn text_keeps_the_rule_wherever_it_comes_in(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", 1).await.expect(200);
+    let reservation = "/v1/reservations/rsv_01jdz3x9k2e5qs8v4m7n6p0r1t";
+    let megabyte = "x".repeat(1_000_000);
+    for text in [
+        r"a\u0000b",
+        r"\u0000",
+        r"a\u001f",
+        r"a\u007f",
+        r"a\u0085",
+        r"a\n",
+        r"a\u202eb",
+        r"\u2066a",
+        r"\u200fa",
+        " a",
+        "a ",
+        r"\u00a0a",
+        "",
+        ".",
+        "..",
+        r"e\u0301",
+        &megabyte,
+    ] {
+        let shown = &text[..text.len().min(20)];
+        for (body, field) in [
+            (
+                with_quantity("1").replace("\"A\"", &format!("\"{text}\"")),
+                "lines[0].sku",
+            ),
+            (
+                format!(r#"{{"lines":[{{"sku":"A","quantity":1,"location":"{text}"}}]}}"#),
+                "lines[0].location",
+            ),
+            (
+                with_member(&format!(r#""customer_id":"{text}""#)),
+                "customer_id",
+            ),
+            (
+                with_member(&format!(r#""reference":"{text}""#)),
+                "reference",
+            ),
+            (
+                with_member(&format!(r#""metadata":{{"k":"{text}"}}"#)),
+                "metadata.k",
+            ),
+        ] {
+            assert_eq!(refused(&client, &body).await, invalid(field), "{shown}");
+        }
+        let (status, slug, field) = refused(
+            &client,
+            &with_member(&format!(r#""metadata":{{"{text}":"v"}}"#)),
+        )
+        .await;
+        assert_eq!((status, slug.as_str()), (422, "validation"), "{shown}");
+        assert!(
+            field.starts_with("metadata") && field.len() < 500,
+            "{field}"
+        );
+        for (action, member) in [("cancel", "reason"), ("checkout", "payment_reference")] {
+            let path = format!("{reservation}/{action}");
+            let answer = post(&client, &path, format!(r#"{{"{member}":"{text}"}}"#)).await;
+            assert_eq!(
+                (answer.refusal(), answer.field()),
+                ((422, "validation"), member),
+                "{shown}"
+            );
+        }
+        let body = format!(r#"{{"delta":1,"reason":"{text}"}}"#);
+        let answer = post(&client, "/v1/stock/A/adjustments", body).await;
+        assert_eq!(
+            (answer.refusal(), answer.field()),
+            ((422, "validation"), "reason"),
+            "{shown}"
+        );
+    }
+    // Half of a pair, a raw NUL, and bytes that are no text are not JSON.
+    for text in [r"\ud800", r"\udc00\ud800", "a\0b", "a\nb"] {
+        let body = with_member(&format!(r#""customer_id":"{text}""#));
+        assert_eq!(
+            refused(&client, &body).await,
+            malformed("customer_id"),
+            "{text:?}"
+        );
+    }
+    for bytes in [
+        b"\xff".as_slice(),
+        b"\xc0\x80",
+        b"\xed\xa0\x80",
+        b"\xf5\x80\x80\x80",
+        b"\xe2\x82",
+    ] {
+        let body = [br#"{"lines":[{"sku":""#, bytes, br#"","quantity":1}]}"#].concat();
+        let answer = post(&client, "/v1/reservations", body).await;
+        assert_eq!(answer.refusal(), (400, "malformed-request"), "{bytes:?}");
+    }
+    assert_unharmed(shop).await;
+}
+
+async fn what_is_not_json_is_refused_as_such(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", 1).await.expect(200);
+    let deep =
+        |opening: &str, closing: &str| opening.repeat(10_000) + "1" + &closing.repeat(10_000);
+    for body in [
+        String::new(),
+        " ".to_owned(),
+        "{".to_owned(),
+        "nonsense".to_owned(),
+        "{'lines':[]}".to_owned(),
+        "{\"lines\":[],}".to_owned(),
+        with_quantity("1") + "x",
+        with_quantity("1") + "{}",
+        "\u{feff}".to_owned() + &with_quantity("1"),
+        deep("[", "]"),
+        deep("{\"a\":", "}"),
+        with_member(&format!("\"metadata\":{}", deep("[", "]"))),
+        with_member(&format!("\"metadata\":{}", deep("{\"a\":", "}"))),
+        "[".repeat(500_000),
+    ] {
+        let shown: String = body.chars().take(40).collect();
+        let (status, slug, _) = refused(&client, &body).await;
+        assert_eq!(
+            (status, slug.as_str()),
+            (400, "malformed-request"),
+            "{shown}"
+        );
+    }
+    assert_unharmed(shop).await;
+}
+
+async fn members_are_known_and_given_once(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", 1).await.expect(200);
+    let many: Vec<String> = (0..51).map(|n| format!(r#""k{n}":"v""#)).collect();
+    for (body, field) in [
+        ("{}".to_owned(), "body"),
+        ("[]".to_owned(), "body"),
+        ("null".to_owned(), "body"),
+        ("\"lines\"".to_owned(), "body"),
+        (r#"{"lines":null}"#.to_owned(), "lines"),
+        (r#"{"lines":{}}"#.to_owned(), "lines"),
+        (r#"{"lines":[["A",1]]}"#.to_owned(), "lines[0]"),
+        (r#"{"lines":[{"quantity":1}]}"#.to_owned(), "lines[0]"),
+        (r#"{"lines":[{"sku":"A"}]}"#.to_owned(), "lines[0]"),
+        (
+            r#"{"lines":[{"sku":7,"quantity":1}]}"#.to_owned(),
+            "lines[0].sku",
+        ),
+        (
+            r#"{"lines":[{"sku":"A","quantity":1,"price":1}]}"#.to_owned(),
+            "lines[0].price",
+        ),
+        (
+            r#"{"lines":[{"sku":"A","sku":"A","quantity":1}]}"#.to_owned(),
+            "lines[0]",
+        ),
+        (with_member(r#""Lines":[]"#), "Lines"),
+        (with_member(r#""state":"paid""#), "state"),
+        (with_member(r#""lines":[]"#), "body"),
+        (
+            with_member(r#""customer_id":"a","customer_id":"b""#),
+            "body",
+        ),
+        (with_member(r#""metadata":{"a":1}"#), "metadata.a"),
+        (with_member(r#""metadata":{"a":null}"#), "metadata.a"),
+        (with_member(r#""metadata":{"a":"b","a":"c"}"#), "metadata"),
+        (
+            with_member(&format!(r#""metadata":{{{}}}"#, many.join(","))),
+            "metadata",
+        ),
+        (
+            with_member(r#""hold_seconds":60,"expires_at":"2099-01-01T00:00:00Z""#),
+            "expires_at",
+        ),
+    ] {
+        assert_eq!(refused(&client, &body).await, invalid(field), "{body}");
+    }
+    assert_unharmed(shop).await;
+}
+
+async fn bodies_are_said_to_be_json_and_are_not_huge(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", 1).await.expect(200);
+    let url = shop.server().url().to_owned();
+    let path = "/v1/reservations";
+    let body = with_quantity("2");
+    let send = async |headers: &[&str], body: &[u8]| {
+        exchange(&url, &raw::post(path, headers, body))
+            .await
+            .unwrap()
+    };
+    for headers in [
+        vec![],
+        vec!["Content-Type: text/plain"],
+        vec!["Content-Type: application/x-www-form-urlencoded"],
+        vec!["Content-Type: application/jsonp"],
+        vec!["Content-Type: "],
+        vec![JSON, JSON],
+        vec![JSON, "Content-Type: text/plain"],
+    ] {
+        let answer = send(&headers, body.as_bytes()).await;
+        assert_eq!(answer.status, 415, "{headers:?}: {answer:?}");
+        assert_eq!(answer.slug(), "unsupported-media-type");
+    }
+    for header in [
+        JSON,
+        "content-type: APPLICATION/JSON;charset=utf-8",
+        "Content-Type:application/json ; x=y",
+    ] {
+        assert_eq!(
+            send(&[header], body.as_bytes()).await.status,
+            409,
+            "{header}"
+        );
+    }
+    // In pieces, and in pieces that are none.
+    let chunked = ["Transfer-Encoding: chunked", JSON];
+    let pieces = format!(
+        "5\r\n{}\r\n{:x}\r\n{}\r\n0\r\n\r\n",
+        &body[..5],
+        body.len() - 5,
+        &body[5..]
+    );
+    assert_eq!(send(&chunked, pieces.as_bytes()).await.status, 409);
+    let answer = send(&chunked, b"zz\r\nnonsense").await;
+    assert_eq!(
+        (answer.status, answer.slug().as_str()),
+        (400, "malformed-request")
+    );
+
+    // Announced as huge, huge without being announced, and just too large.
+    let huge = vec![b' '; 50 << 20];
+    let answer = send(&[JSON], &huge).await;
+    assert_eq!(
+        (answer.status, answer.slug().as_str()),
+        (413, "payload-too-large")
+    );
+    let mut endless = Vec::with_capacity(51 << 20);
+    for part in huge.chunks(65_536) {
+        endless.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
+        endless.extend_from_slice(part);
+        endless.extend_from_slice(b"\r\n");
+    }
+    let answer = send(&chunked, &endless).await;
+    assert_eq!(
+        (answer.status, answer.slug().as_str()),
+        (413, "payload-too-large")
+    );
+    let answer = send(&[JSON], &huge[..=(1 << 20)]).await;
+    assert_eq!(answer.status, 413);
+    // The largest that is taken.
+    let padded = body.clone() + &" ".repeat((1 << 20) - body.len());
+    assert_eq!(send(&[JSON], padded.as_bytes()).await.status, 409);
+    assert_unharmed(shop).await;
+}
+
+/// What does not get as far as a handler is refused as well, and the process goes on.
+async fn paths_and_queries_keep_the_rule(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", 1).await.expect(200);
+    let url = shop.server().url().to_owned();
+    let get = async |path: &str| {
+        exchange(&url, &raw::request("GET", path, &[], b""))
+            .await
+            .unwrap()
+    };
+    let long = format!("/v1/stock/{}", "x".repeat(129));
+    for (path, field) in [
+        ("/v1/stock/%00", "sku"),
+        ("/v1/stock/a%00b", "sku"),
+        ("/v1/stock/%FF", "sku"),
+        ("/v1/stock/%ED%A0%80", "sku"),
+        ("/v1/stock/%C0%AF", "sku"),
+        ("/v1/stock/%20", "sku"),
+        ("/v1/stock/%2E%2E", "sku"),
+        ("/v1/stock/..", "sku"),
+        ("/v1/stock/.", "sku"),
+        ("/v1/stock/e%CC%81", "sku"),
+        ("/v1/stock/a%E2%80%AEb", "sku"),
+        (&long, "sku"),
+        ("/v1/stock/A?location=%00", "location"),
+        ("/v1/stock/A?location=%FF", "location"),
+        ("/v1/stock/A?location=", "location"),
+        ("/v1/stock/A?location=a&location=a", "location"),
+        ("/v1/stock/A?locaton=a", "locaton"),
+        ("/v1/stock?sku=%00", "sku"),
+        ("/v1/reservations?customer_id=%00", "customer_id"),
+        ("/v1/reservations?customer_id=%E2%80%AE", "customer_id"),
+        ("/v1/reservations?reference=%ED%A0%80", "reference"),
+        ("/v1/reservations?state=HELD", "state"),
+        ("/v1/reservations?limit=1&limit=1", "limit"),
+        ("/v1/reservations?page=2", "page"),
+        ("/v1/events?cursor=1", "cursor"),
+    ] {
+        let answer = get(path).await;
+        assert_eq!(
+            (answer.status, answer.slug().as_str()),
+            (422, "validation"),
+            "{path}"
+        );
+        assert_eq!(answer.json()["errors"][0]["field"], field, "{path}");
+    }
+    for path in [
+        "/v1/stock/A/",
+        "/v1/stock//",
+        "/v1/stock/A/B",
+        "/v1",
+        "/v2/stock/A",
+        "//v1/stock/A",
+        "/v1/reservations/",
+        "/v1/reservations/1",
+        "/v1/reservations/%00",
+        "/v1/reservations/%FF",
+        "/v1/reservations/rsv_81jdz3x9k2e5qs8v4m7n6p0r1t",
+        "/v1/reservations/RSV_01JDZ3X9K2E5QS8V4M7N6P0R1T",
+        "/v1/reservations/rsv_01jdz3x9k2e5qs8v4m7n6p0r1t",
+        "/problems/nothing",
+        "/problems/%00",
+        "/docs/%2e%2e%2fCargo.toml",
+        "/docs/../../../../etc/passwd",
+    ] {
+        let answer = get(path).await;
+        assert_eq!(
+            (answer.status, answer.slug().as_str()),
+            (404, "not-found"),
+            "{path}"
+        );
+    }
+    // A slash and a question mark in a SKU are letters like others, if they are encoded.
+    for sku in [
+        "a/b",
+        "a?b#c",
+        "a%2Fb",
+        "a+b c",
+        "ä/咖啡",
+        "a;b=c",
+        "-",
+        "%",
+    ] {
+        client.put_stock(sku, 3).await.expect(200);
+        let stock = client.get_stock(sku).await.expect(200);
+        assert_eq!(stock["sku"], sku);
+        let listed = client.get(&["stock"], &[("sku", sku)]).await.expect(200);
+        assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{sku}");
+    }
+    let answer = exchange(&url, &raw::request("DELETE", "/v1/stock/A", &[], b""))
+        .await
+        .unwrap();
+    assert_eq!(
+        (answer.status, answer.slug().as_str()),
+        (405, "method-not-allowed")
+    );
+    let allow = answer.head.to_lowercase();
+    let allow = allow
+        .lines()
+        .find(|line| line.starts_with("allow: "))
+        .unwrap_or_default()
+        .to_owned();
+    assert!(allow.contains("get") && allow.contains("put"), "{allow}");
+    // What is no HTTP gets no answer, or a refusal.
+    for bytes in [
+        b"\0\0\0\0\r\n\r\n".as_slice(),
+        b"GET /v1/stock/\0 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1/stock/\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /v1/reservations HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/reservations HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}{}{}",
+        b"POST /v1/reservations HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        b"GET /v1/stock/A HTTP/9.9\r\n\r\n",
+    ] {
+        let answer = exchange(&url, bytes).await;
+        let status = answer.map_or(400, |answer| answer.status);
+        assert!((400..500).contains(&status), "{status}: {}", String::from_utf8_lossy(bytes));
+    }
+    let headers = format!("X-Long: {}", "x".repeat(1 << 20));
+    let answer = exchange(&url, &raw::request("GET", "/v1/stock/A", &[&headers], b"")).await;
+    assert!(answer.is_none_or(|answer| (400..500).contains(&answer.status)));
+    let stock: Value = client.get_stock("A").await.expect(200);
+    assert_eq!(stock["on_hand"], 1);
+    assert_unharmed(shop).await;
+}
