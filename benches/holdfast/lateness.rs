@@ -107,7 +107,7 @@ async fn releases(rows: &mut PgConnection, shape: &Shape) -> Releases {
             (data ->> 'lateness_ms')::float8
                 + extract(epoch FROM statement_timestamp() - at)::float8 * 1000 AS seen
         FROM events
-        WHERE seq > $1
+        WHERE seq > $1 AND kind = 'expired'
         ORDER BY seq";
     while releases.decided.len() < HOLDS as usize {
         tokio::time::sleep(LOOK).await;

@@ -157,8 +157,10 @@ impl Postgres {
     }
 }
 
-/// Leaves encryption out where nothing crosses a network, unless the address asks for it: what is
-/// merely preferred protects from nobody, and costs more than most statements do.
+/// Leaves encryption out where nothing crosses a network, unless the address asks for it. What is
+/// merely preferred protects from nobody; and the driver sends an encrypted message in records of
+/// 16 KiB without telling the system not to delay them, so that each statement of a large batch
+/// would wait for an acknowledgement.
 fn unencrypted_on_this_machine(options: PgConnectOptions) -> PgConnectOptions {
     let host = options.get_host();
     let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
