@@ -55,8 +55,9 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
                 max_hold_seconds: settings.max_hold_seconds,
             },
             sales_lanes: opened.sales_lanes,
-            // The engine gives up before the caller does, and so can still say that nothing happened.
-            patience: settings.request_timeout.mul_f64(0.9),
+            // Shorter than callers wait for an answer, so that a command whose rows do not come is
+            // refused for certain, and its caller is not left to wonder.
+            patience: settings.request_timeout * 9 / 10,
         },
     );
     let (stop_expirer, stop) = watch::channel(false);

@@ -83,7 +83,7 @@ const STATEMENTS: &[(&str, &str)] = &[
 const FILE_LINES: usize = 500;
 
 /// Files that are longer than [`FILE_LINES`] already. They may shrink, but not grow.
-const LONG_FILES: &[(&str, usize)] = &[("src/domain/decide.rs", 540)];
+const LONG_FILES: &[(&str, usize)] = &[];
 
 /// The most lines that a function under `src` may have.
 const FUNCTION_LINES: usize = 60;

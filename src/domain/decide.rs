@@ -19,16 +19,22 @@
 //! *Alive* is now < deadline, *due* is now >= deadline. What the picture does not show is refused
 //! or, for a repeat of what was already done, answered as the first time.
 
+mod stock;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use self::stock::lacking;
 use super::{
     Changes, Command, Deadline, Decision, Event, EventKind, Guard, Job, JobOutcome, Lacking,
-    LedgerEntry, Line, MAX_ON_HAND, OnExpired, Outcome, PaymentReference, Reason, Refusal,
-    Reservation, ReservationChange, ReservationId, Reserve, Shortage, Snapshot, State, Stock,
-    StockDelta, StockKey, Timestamp, Via,
+    LedgerEntry, Line, OnExpired, Outcome, PaymentReference, Reason, Refusal, Reservation,
+    ReservationChange, ReservationId, Reserve, Snapshot, State, StockDelta, Timestamp, Via,
 };
+
+pub use self::stock::insufficient;
 
 /// The shortest hold, in milliseconds.
 const MIN_HOLD_MS: i64 = 1_000;
@@ -64,16 +70,9 @@ pub fn decide(rules: Rules, snapshot: &Snapshot, command: &Command, now: Timesta
             Err(refusal) => refuse(refusal),
         },
         Command::Expire { job, via } => decide_expire(snapshot, *job, *via, now),
-        Command::SetStock { key, on_hand } => {
-            let stock = row(snapshot, key, now);
-            let data = json!({ "on_hand": on_hand });
-            decide_stock(stock, Some(*on_hand), EventKind::StockSet, data, now)
-        }
+        Command::SetStock { key, on_hand } => stock::set(snapshot, key, *on_hand, now),
         Command::AdjustStock { key, delta, reason } => {
-            let stock = row(snapshot, key, now);
-            let wanted = stock.on_hand.checked_add(*delta);
-            let data = json!({ "delta": delta, "reason": reason });
-            decide_stock(stock, wanted, EventKind::StockAdjusted, data, now)
+            stock::adjust(snapshot, key, *delta, reason.as_ref(), now)
         }
     }
 }
@@ -324,47 +323,6 @@ fn release(
     )
 }
 
-fn decide_stock(
-    stock: Stock,
-    on_hand: Option<i64>,
-    kind: EventKind,
-    mut data: Value,
-    now: Timestamp,
-) -> Decision {
-    let Some(on_hand) = on_hand.filter(|on_hand| *on_hand <= MAX_ON_HAND) else {
-        return refuse(Refusal::StockAboveMaximum { stock });
-    };
-    if on_hand < stock.held {
-        let wanted = on_hand;
-        return refuse(Refusal::StockBelowHeld { stock, wanted });
-    }
-    data["sku"] = json!(stock.key.sku);
-    data["location"] = json!(stock.key.location);
-    data["from"] = json!(stock.on_hand);
-    data["on_hand"] = json!(on_hand);
-    let delta = StockDelta {
-        on_hand: on_hand - stock.on_hand,
-        held: 0,
-    };
-    let changes = Changes {
-        new_stock: [stock.key.clone()].into(),
-        stock: [(stock.key.clone(), delta)].into(),
-        events: vec![Event {
-            kind,
-            reservation_id: None,
-            at: now,
-            data,
-        }],
-        ..Changes::default()
-    };
-    let outcome = Outcome::Stock(Stock {
-        on_hand,
-        updated_at: now,
-        ..stock
-    });
-    Decision::Done { outcome, changes }
-}
-
 /// The deadline `asked` for, if it is one, not before `earliest` and not beyond the longest hold.
 fn deadline(
     rules: Rules,
@@ -407,51 +365,11 @@ fn not_alive(held: &Reservation, now: Timestamp) -> Option<Refusal> {
     })
 }
 
-/// The refusal of these units, if they are not there even when the due ones are counted in. It
-/// needs no lock: one snapshot that shows it proves it (P11).
-pub fn insufficient(
-    stock: &BTreeMap<StockKey, Stock>,
-    units: &BTreeMap<StockKey, i64>,
-) -> Option<Refusal> {
-    let short: Vec<Shortage> = units
-        .iter()
-        .filter_map(|(key, wanted)| {
-            let available = stock.get(key).map_or(0, Stock::available);
-            (available < *wanted).then(|| Shortage {
-                key: key.clone(),
-                wanted: *wanted,
-                available: available.max(0),
-            })
-        })
-        .collect();
-    (!short.is_empty()).then_some(Refusal::InsufficientStock { short })
-}
-
-/// The units that are there only when the due ones are counted in, and so must be released first.
-fn lacking(snapshot: &Snapshot, units: &BTreeMap<StockKey, i64>) -> Option<Lacking> {
-    let lacking: BTreeMap<StockKey, i64> = units
-        .iter()
-        .filter_map(|(key, wanted)| {
-            let free = snapshot.stock.get(key).map_or(0, Stock::free);
-            (free < *wanted).then(|| (key.clone(), wanted - free))
-        })
-        .collect();
-    (!lacking.is_empty()).then_some(Lacking::Units(lacking))
-}
-
 fn find(snapshot: &Snapshot, id: ReservationId) -> Result<&Reservation, Refusal> {
     snapshot
         .reservations
         .get(&id)
         .ok_or(Refusal::NotFound { id })
-}
-
-fn row(snapshot: &Snapshot, key: &StockKey, now: Timestamp) -> Stock {
-    snapshot
-        .stock
-        .get(key)
-        .cloned()
-        .unwrap_or_else(|| Stock::none(key.clone(), now))
 }
 
 fn lines(lines: &[Line]) -> Value {

@@ -1,116 +1,26 @@
 //! One batch, one transaction.
 //!
-//! The order of the steps in [`Batch::run`] is the total lock order of the store port, and the
+//! The order of the steps in [`Batch::fill`] is the total lock order of the store port, and the
 //! same for every batch of every instance: keys, reservations, stock, and last the event head.
 //! `now` is read by a statement of its own after the last lock that a decision needs.
 
+mod take;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use super::{EngineError, Keyed, Reply};
+use super::Reply;
+use super::suspects::Suspects;
+use super::ticket::{Aside, Claim, Done, Failure, Ticket, Verdict};
 use crate::domain::{
-    Changes, Command, Decision, Job, JobOutcome, Lacking, OnExpired, Outcome, Reservation,
-    ReservationId, Rules, Snapshot, StockKey, Timestamp, Via, decide, insufficient,
+    Changes, Command, Decision, Job, JobOutcome, Outcome, ReservationId, Rules, Snapshot, StockKey,
+    Timestamp, Via, decide, insufficient,
 };
-use crate::store::{
-    Answer, CorruptRow, Key, LockedReservations, RecordedAnswer, Store, StoreError, Transaction,
-    Wait,
-};
+use crate::store::{Answer, Key, RecordedAnswer, Store, StoreError, Transaction, Wait};
 
-/// How long an answer is given again under its Idempotency-Key, in milliseconds.
-const KEY_LIFETIME_MS: i64 = 24 * 3_600 * 1_000;
 /// When a due hold is tried again that another transaction stands in the way of, in milliseconds.
 const BLOCKED_RETRY_MS: i64 = 250;
 /// When a due hold is tried again that cannot be released, in milliseconds.
 const STUCK_RETRY_MS: i64 = 60_000;
-/// The most due holds that one batch releases for the sake of one row of stock.
-const DEMAND_LIMIT: usize = 1_000;
-
-/// One command on its way through a lane.
-pub(super) struct Ticket {
-    pub command: Command,
-    pub keyed: Option<Keyed>,
-    /// Who waits for the answer; nobody, for an expiry that the lane itself wants.
-    pub caller: Option<Caller>,
-}
-
-/// Who waits for an answer.
-pub(super) struct Caller {
-    pub reply: oneshot::Sender<Result<Reply, EngineError>>,
-    /// When the command came, by the runtime's stopwatch.
-    pub arrived: Duration,
-    /// Whether it waits for a key rather than for rows.
-    pub awaits_key: bool,
-}
-
-/// Due holds that a batch looks up itself, besides its commands.
-pub(super) enum Claim {
-    /// The earliest that are due.
-    Due { from: Timestamp, limit: usize },
-    /// The oldest due ones of these rows of stock, with so many units (P11).
-    Of(BTreeMap<StockKey, i64>),
-}
-
-impl Claim {
-    fn via(&self) -> Via {
-        match self {
-            Self::Due { .. } => Via::Timer,
-            Self::Of(_) => Via::Demand,
-        }
-    }
-}
-
-/// What a batch says to one of its commands.
-pub(super) enum Verdict {
-    /// Decided, and durable.
-    Answered(Reply),
-    /// Not decided, and it will not be.
-    Failed(EngineError),
-    /// Not decided yet.
-    Aside(Aside),
-}
-
-/// Why a command was not decided yet.
-pub(super) enum Aside {
-    /// Another transaction is busy with its Idempotency-Key.
-    Key,
-    /// Another transaction has locked a row that it needs.
-    Rows,
-    /// Due holds must be released first.
-    Due(Lacking),
-}
-
-/// Rows that another transaction was last seen to have locked. While they are, no batch waits
-/// for them.
-#[derive(Default)]
-pub(super) struct Suspects {
-    reservations: BTreeSet<ReservationId>,
-    stock: BTreeSet<StockKey>,
-}
-
-/// What a batch did.
-#[derive(Default)]
-pub(super) struct Done {
-    /// One verdict for each item, in order.
-    pub verdicts: Vec<Verdict>,
-    /// How late each hold was released, in milliseconds, and by which path.
-    pub releases: Vec<(Via, i64)>,
-    /// How many due holds the claim found.
-    pub claimed: usize,
-    /// Holds that could not be understood; they are tried again in a minute.
-    pub stuck: Vec<CorruptRow>,
-}
-
-/// Why a batch did nothing, or may have.
-pub(super) struct Failure {
-    pub error: StoreError,
-    /// The jobs that the claim had found.
-    pub claimed: Vec<Job>,
-    /// What the batch did, if it turns out to have been committed.
-    pub done: Done,
-}
 
 /// A batch on its way through its transaction.
 pub(super) struct Batch<'a> {
@@ -174,7 +84,27 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let mut transaction = store.begin().await?;
-        let tx = transaction.as_mut();
+        match self.fill(transaction.as_mut(), claim).await {
+            Ok(true) => transaction.commit().await,
+            // Nothing to keep, or an error. In either case the locks are gone before anything
+            // else is tried, which must not find itself in its own way.
+            Ok(false) => {
+                transaction.rollback().await;
+                Ok(())
+            }
+            Err(error) => {
+                transaction.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Everything between begin and commit. Says whether there is anything to commit.
+    async fn fill(
+        &mut self,
+        tx: &mut dyn Transaction,
+        claim: Option<&Claim>,
+    ) -> Result<bool, StoreError> {
         self.lock_keys(tx).await?;
         self.lock_reservations(tx).await?;
         if let Some(claim) = claim {
@@ -187,11 +117,10 @@ impl<'a> Batch<'a> {
         self.decide(now, claim.map_or(Via::Timer, Claim::via));
         let deferred = self.defer(tx, now).await?;
         if self.changes.is_empty() && self.answers.is_empty() && !deferred {
-            transaction.rollback().await;
-            return Ok(());
+            return Ok(false);
         }
         self.write(tx, now).await?;
-        transaction.commit().await
+        Ok(true)
     }
 
     fn finish(self) -> Done {
@@ -249,258 +178,6 @@ impl<'a> Batch<'a> {
                 self.proved.insert(place, outcome);
             } else {
                 self.verdicts[place] = Some(Verdict::Answered(Reply::Decided(outcome)));
-            }
-        }
-        Ok(())
-    }
-
-    async fn lock_keys(&mut self, tx: &mut dyn Transaction) -> Result<(), StoreError> {
-        let keys: BTreeSet<Key> = self
-            .open_items()
-            .filter_map(|(_, item)| Some(item.keyed.as_ref()?.key.clone()))
-            .collect();
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let locked = tx.lock_keys(&keys).await?;
-        if !locked.recorded.is_empty() {
-            let now = tx.now().await?;
-            for (key, recorded) in locked.recorded {
-                if now.millis_since(recorded.created_at) < KEY_LIFETIME_MS {
-                    self.answered
-                        .insert(key, (recorded.fingerprint, recorded.answer));
-                }
-            }
-        }
-        for (place, item) in self.items.iter().enumerate() {
-            if let Some(keyed) = &item.keyed
-                && self.verdicts[place].is_none()
-            {
-                self.verdicts[place] = if locked.elsewhere.contains(&keyed.key) {
-                    Some(Verdict::Aside(Aside::Key))
-                } else {
-                    self.replay(keyed)
-                };
-            }
-        }
-        Ok(())
-    }
-
-    /// The verdict on a request whose key was used before.
-    fn replay(&self, keyed: &Keyed) -> Option<Verdict> {
-        let (fingerprint, answer) = self.answered.get(&keyed.key)?;
-        Some(if *fingerprint == keyed.fingerprint {
-            Verdict::Answered(Reply::Replayed(answer.clone()))
-        } else {
-            Verdict::Failed(EngineError::KeyReused)
-        })
-    }
-
-    async fn lock_reservations(&mut self, tx: &mut dyn Transaction) -> Result<(), StoreError> {
-        let ids: BTreeSet<ReservationId> = self
-            .open_items()
-            .filter_map(|(_, item)| item.command.reservation())
-            .collect();
-        if ids.is_empty() {
-            return Ok(());
-        }
-        if !ids.is_disjoint(&self.suspects.reservations) {
-            self.wait = Wait::Skip;
-        }
-        let locked = tx.lock_reservations(&ids, self.wait).await?;
-        for id in &ids {
-            self.suspects.reservations.remove(id);
-        }
-        self.suspects
-            .reservations
-            .extend(locked.elsewhere.iter().copied());
-        for (place, item) in self.items.iter().enumerate() {
-            let Some(id) = item.command.reservation() else {
-                continue;
-            };
-            if self.verdicts[place].is_some() {
-                continue;
-            }
-            if locked.elsewhere.contains(&id) {
-                self.verdicts[place] = Some(Verdict::Aside(Aside::Rows));
-            } else if let Some(row) = locked.corrupt.get(&id) {
-                let error = StoreError::Corrupt(row.clone());
-                self.verdicts[place] = Some(Verdict::Failed(EngineError::Store(error.into())));
-            }
-        }
-        self.keep(locked);
-        Ok(())
-    }
-
-    async fn claim(&mut self, tx: &mut dyn Transaction, claim: &Claim) -> Result<(), StoreError> {
-        match claim {
-            Claim::Due { from, limit } => {
-                let locked = tx.claim_due(*from, *limit).await?;
-                self.blocked.extend(locked.corrupt.keys().copied());
-                self.done.stuck.extend(locked.corrupt.values().cloned());
-                self.claimed
-                    .extend(locked.rows.iter().map(Reservation::job));
-                self.keep(locked);
-            }
-            Claim::Of(units) => {
-                for (key, units) in units {
-                    let mut locked = tx.claim_due_of(key, *units, DEMAND_LIMIT).await?;
-                    locked
-                        .rows
-                        .retain(|row| !self.snapshot.reservations.contains_key(&row.id));
-                    self.claimed
-                        .extend(locked.rows.iter().map(Reservation::job));
-                    self.keep(locked);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn keep(&mut self, locked: LockedReservations) {
-        for reservation in locked.rows {
-            self.snapshot
-                .reservations
-                .insert(reservation.id, reservation);
-        }
-    }
-
-    /// Reads which jobs were done and which payments refused before.
-    async fn read_history(&mut self, tx: &mut dyn Transaction) -> Result<(), StoreError> {
-        let mut jobs = BTreeSet::new();
-        let mut paying = BTreeSet::new();
-        for (_, item) in self.open_items() {
-            match &item.command {
-                Command::Expire { job, .. } => {
-                    jobs.insert(job.id());
-                }
-                Command::CheckOut {
-                    id,
-                    payment_reference: Some(_),
-                    ..
-                } => {
-                    paying.insert(*id);
-                }
-                _ => {}
-            }
-        }
-        if !jobs.is_empty() {
-            self.snapshot.ledger = tx.jobs_done(&jobs).await?;
-        }
-        if !paying.is_empty() {
-            self.snapshot.refused_payments = tx.refused_payments(&paying).await?;
-        }
-        Ok(())
-    }
-
-    /// Locks stock now, if a command decides on it or if rows are in doubt. A batch that only
-    /// adds to stock takes it as late as can be, in [`Self::write`], so that a storm of expiries
-    /// holds rows that shoppers want only for its last moment.
-    async fn lock_stock(&mut self, tx: &mut dyn Transaction) -> Result<(), StoreError> {
-        let mut keys = BTreeSet::new();
-        let mut made = BTreeSet::new();
-        let mut decides = false;
-        for (_, item) in self.unproved_items() {
-            keys.extend(item.command.units().into_keys());
-            if let Command::SetStock { key, .. } | Command::AdjustStock { key, .. } = &item.command
-            {
-                made.insert(key.clone());
-            }
-            decides |= decides_on_stock(&item.command);
-        }
-        keys.extend(
-            self.snapshot
-                .reservations
-                .values()
-                .flat_map(|row| row.units().into_keys()),
-        );
-        let suspect = !keys.is_disjoint(&self.suspects.stock);
-        if suspect {
-            self.wait = Wait::Skip;
-        }
-        if keys.is_empty() || !(decides || self.wait == Wait::Skip) {
-            return Ok(());
-        }
-        if !made.is_empty() {
-            tx.make_stock(&made).await?;
-        }
-        let locked = tx.lock_stock(&keys, self.wait).await?;
-        for key in &keys {
-            self.suspects.stock.remove(key);
-        }
-        self.suspects.stock.extend(locked.elsewhere.iter().cloned());
-        self.set_aside_blocked(&locked.elsewhere);
-        self.snapshot.stock = locked
-            .rows
-            .into_iter()
-            .map(|row| (row.key.clone(), row))
-            .collect();
-        self.locked_stock = keys;
-        Ok(())
-    }
-
-    /// Sets aside what needs rows of stock that another transaction has locked.
-    fn set_aside_blocked(&mut self, elsewhere: &BTreeSet<StockKey>) {
-        if elsewhere.is_empty() {
-            return;
-        }
-        let blocked = |id: &ReservationId| {
-            self.snapshot
-                .reservations
-                .get(id)
-                .is_some_and(|row| row.units().keys().any(|key| elsewhere.contains(key)))
-        };
-        let mut aside = Vec::new();
-        for (place, item) in self.unproved_items() {
-            let own = item.command.units();
-            if own.keys().any(|key| elsewhere.contains(key))
-                || item.command.reservation().is_some_and(|id| blocked(&id))
-            {
-                aside.push(place);
-            }
-        }
-        let claimed = self.claimed.iter().map(|job| job.reservation);
-        let claimed: Vec<ReservationId> = claimed.filter(blocked).collect();
-        for place in aside {
-            self.verdicts[place] = Some(Verdict::Aside(Aside::Rows));
-        }
-        self.blocked.extend(claimed);
-    }
-
-    /// Counts due units in the rows that have too little for all that the batch wants of them.
-    async fn count_due(
-        &mut self,
-        tx: &mut dyn Transaction,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        let mut wanted: BTreeMap<StockKey, i64> = BTreeMap::new();
-        for (_, item) in self.unproved_items() {
-            let units = match &item.command {
-                Command::Reserve(reserve) => reserve.units(),
-                Command::CheckOut { id, on_expired, .. } if *on_expired == OnExpired::Reacquire => {
-                    let row = self.snapshot.reservations.get(id);
-                    row.map(Reservation::units).unwrap_or_default()
-                }
-                _ => continue,
-            };
-            for (key, units) in units {
-                *wanted.entry(key).or_default() += units;
-            }
-        }
-        let short: BTreeSet<StockKey> = wanted
-            .into_iter()
-            .filter(|(key, wanted)| {
-                let stock = self.snapshot.stock.get(key);
-                stock.is_some_and(|stock| stock.held > 0 && stock.free() < *wanted)
-            })
-            .map(|(key, _)| key)
-            .collect();
-        if short.is_empty() {
-            return Ok(());
-        }
-        for (key, due) in tx.due_units(&short, now).await? {
-            if let Some(stock) = self.snapshot.stock.get_mut(&key) {
-                stock.due = due;
             }
         }
         Ok(())
@@ -627,15 +304,6 @@ pub(super) async fn defer_stuck(store: &dyn Store, id: ReservationId) -> Result<
 /// Can the command leave more units free than before?
 fn may_free(command: &Command) -> bool {
     !matches!(command, Command::Reserve(_) | Command::Extend { .. })
-}
-
-/// Does the decision depend on what is in stock?
-fn decides_on_stock(command: &Command) -> bool {
-    match command {
-        Command::Reserve(_) | Command::SetStock { .. } | Command::AdjustStock { .. } => true,
-        Command::CheckOut { on_expired, .. } => *on_expired == OnExpired::Reacquire,
-        Command::Extend { .. } | Command::Cancel { .. } | Command::Expire { .. } => false,
-    }
 }
 
 impl Answer {

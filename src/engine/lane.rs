@@ -5,31 +5,29 @@
 //! lone command at once. A row that everybody wants is so locked, and the disk flushed, once per
 //! batch and not once per caller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::batch::{Aside, Batch, Claim, Done, Failure, Suspects, Ticket, Verdict, defer_stuck};
-use super::{EngineError, Released, Reply, Runtime};
-use crate::domain::{Command, Job, Lacking, Outcome, Refusal, Rules, StockKey, Timestamp, Via};
+use super::batch::{Batch, defer_stuck};
+use super::cap::next_cap;
+use super::suspects::Suspects;
+use super::ticket::{Aside, Claim, Done, Failure, Ticket, Verdict};
+use super::word::reply_word;
+use super::{EngineError, INBOX_CAPACITY, Released, Reply, Runtime};
+use crate::domain::{Command, Job, Lacking, Rules, StockKey, Timestamp, Via};
 use crate::metrics::{LaneLabel, Metrics, OutcomeLabel, ViaLabel};
 use crate::store::{Fate, Store, StoreError, TransactionId, Wait};
 
-/// How long one transaction should take.
-const BATCH_TARGET: Duration = Duration::from_millis(20);
-/// The smallest cap: a slow database must not starve a lane.
-const BATCH_MIN: usize = 16;
-/// The largest cap: a batch must fit into one statement and into memory.
-const BATCH_MAX: usize = 1_024;
 /// How long a command rests that another transaction stands in the way of.
 const ASIDE_PAUSE: Duration = Duration::from_millis(10);
 /// How often, and at which distance, a database that is out of reach is tried again.
 const UNAVAILABLE_RETRIES: usize = 2;
 const UNAVAILABLE_PAUSE: Duration = Duration::from_millis(50);
-/// How often, and at which distance, the fate of a lost commit is asked.
-const FATE_TRIES: usize = 40;
+/// For how long, and at which distance, the fate of a lost commit is asked.
+const FATE_PATIENCE: Duration = Duration::from_secs(4);
 const FATE_PAUSE: Duration = Duration::from_millis(100);
 
 /// What comes into a lane's inbox.
@@ -65,9 +63,12 @@ pub(super) struct LaneState {
     /// The most commands of the next batch.
     cap: usize,
     suspects: Suspects,
-    /// Commands that could not be decided yet, and when they are tried again.
-    aside: Vec<Ticket>,
-    aside_until: Duration,
+    /// Commands that could not be decided yet, no more than fit into an inbox, and when they are
+    /// tried again.
+    aside: VecDeque<Ticket>,
+    /// Until when they rest, if they do. It is not put off by what is set aside meanwhile, or in
+    /// a busy lane nothing would ever be tried again.
+    aside_until: Option<Duration>,
     stopped: Option<oneshot::Sender<()>>,
 }
 
@@ -76,8 +77,8 @@ impl Default for LaneState {
         Self {
             cap: 64,
             suspects: Suspects::default(),
-            aside: Vec::new(),
-            aside_until: Duration::ZERO,
+            aside: VecDeque::new(),
+            aside_until: None,
             stopped: None,
         }
     }
@@ -99,6 +100,19 @@ struct Tally {
     error: Option<EngineError>,
 }
 
+impl Tally {
+    fn demand(&mut self, lacking: Lacking) {
+        match lacking {
+            Lacking::Units(units) => {
+                for (key, units) in units {
+                    *self.units.entry(key).or_default() += units;
+                }
+            }
+            Lacking::Release(job) => self.jobs.push(job),
+        }
+    }
+}
+
 impl Lane {
     /// Runs until it is told to stop.
     pub async fn run(mut self) {
@@ -117,11 +131,7 @@ impl Lane {
         let first = if self.state.aside.is_empty() {
             Some(self.inbox.recv().await?)
         } else {
-            let pause = self
-                .state
-                .aside_until
-                .saturating_sub(self.runtime.elapsed());
-            let rested = self.runtime.sleep(pause);
+            let rested = self.runtime.sleep(self.rest());
             if self.inbox.is_closed() && self.inbox.is_empty() {
                 rested.await;
                 None
@@ -133,8 +143,10 @@ impl Lane {
                 }
             }
         };
-        if self.runtime.elapsed() >= self.state.aside_until {
-            tickets.append(&mut self.state.aside);
+        if self.rest().is_zero() {
+            self.state.aside_until = None;
+            let most = self.state.aside.len().min(self.state.cap);
+            tickets.extend(self.state.aside.drain(..most));
         }
         let mut next = first;
         while let Some(ask) = next {
@@ -158,6 +170,12 @@ impl Lane {
             .set(depth);
         let waiting = self.still_wanted(tickets);
         Some((waiting, due))
+    }
+
+    /// How long commands that were set aside still rest.
+    fn rest(&self) -> Duration {
+        let until = self.state.aside_until.unwrap_or_default();
+        until.saturating_sub(self.runtime.elapsed())
     }
 
     /// Leaves out callers who hung up, and answers those whose patience is at its end.
@@ -205,25 +223,16 @@ impl Lane {
             })
             .await;
         // When nothing could be released, somebody else is about to release it.
-        let pause = if demanded.released.released > 0 {
-            Duration::ZERO
-        } else {
-            ASIDE_PAUSE
-        };
-        self.state.aside_until = self.runtime.elapsed() + pause;
+        if demanded.released.released > 0 {
+            self.state.aside_until = None;
+        }
     }
 
     async fn run_parts(&mut self, whole: Part) -> Tally {
         let mut tally = Tally::default();
         let mut parts = vec![whole];
         while let Some(part) = parts.pop() {
-            let commands = part.tickets.len();
-            let claimed_before = tally.released.claimed;
-            let started = self.runtime.elapsed();
-            let cut = self.run_part(part, &mut tally).await;
-            let took = self.runtime.elapsed().saturating_sub(started);
-            self.measure(commands + tally.released.claimed - claimed_before, took);
-            if let Some((first, second)) = cut {
+            if let Some((first, second)) = self.run_part(part, &mut tally).await {
                 parts.push(second);
                 parts.push(first);
             }
@@ -241,19 +250,19 @@ impl Lane {
         let mut wait = Wait::Briefly;
         let mut unavailable = 0;
         loop {
-            let batch = Batch::new(self.rules, &tickets, wait, &mut self.state.suspects);
-            let Failure {
-                error,
-                claimed,
-                done,
-            } = match batch.run(self.store.as_ref(), claim.as_ref()).await {
+            let failure = match self.attempt(&tickets, claim.as_ref(), wait).await {
                 Ok(done) => {
                     self.finish(tickets, done, tally);
                     return None;
                 }
                 Err(failure) => failure,
             };
-            match error {
+            match failure.error {
+                StoreError::CommitLost(_) => {
+                    fail(tickets, || EngineError::FateUnknown);
+                    tally.error = Some(EngineError::FateUnknown);
+                    return None;
+                }
                 StoreError::Contended(detail) => {
                     tracing::debug!(lane = %self.label.lane, detail, "contended");
                     self.metrics.contended.get_or_create(&self.label).inc();
@@ -261,28 +270,20 @@ impl Lane {
                         self.set_aside(tickets);
                         return None;
                     }
+                    self.state.suspects.distrust(self.runtime.elapsed());
                     wait = Wait::Skip;
                 }
-                StoreError::CommitLost(transaction) => match self.fate(transaction).await {
-                    Fate::Committed => {
-                        self.finish(tickets, done, tally);
-                        return None;
-                    }
-                    Fate::Aborted => {}
-                    Fate::Unknown => {
-                        fail(tickets, || EngineError::FateUnknown);
-                        tally.error = Some(EngineError::FateUnknown);
-                        return None;
-                    }
-                },
                 error if error.is_about_rows() => {
-                    return self.cut(tickets, claimed, error, tally).await;
+                    let via = claim.as_ref().map_or(Via::Timer, Claim::via);
+                    tally.released.claimed += failure.claimed.len();
+                    let claimed = expiries(failure.claimed, via);
+                    return self
+                        .cut(tickets.into_iter().chain(claimed).collect(), error)
+                        .await;
                 }
                 error if unavailable >= UNAVAILABLE_RETRIES => {
                     tracing::error!(lane = %self.label.lane, %error, "a batch failed");
-                    let error = Arc::new(error);
-                    fail(tickets, || EngineError::Store(Arc::clone(&error)));
-                    tally.error = Some(EngineError::Store(error));
+                    fail_all(tickets, error, tally);
                     return None;
                 }
                 error => {
@@ -294,29 +295,54 @@ impl Lane {
         }
     }
 
+    /// Runs one transaction once. Where its COMMIT was lost, the database is asked what became of
+    /// it, and the error stays only if it does not say.
+    async fn attempt(
+        &mut self,
+        tickets: &[Ticket],
+        claim: Option<&Claim>,
+        wait: Wait,
+    ) -> Result<Done, Failure> {
+        let started = self.runtime.elapsed();
+        self.state.suspects.review(started);
+        let batch = Batch::new(self.rules, tickets, wait, &mut self.state.suspects);
+        let mut failure = match batch.run(self.store.as_ref(), claim).await {
+            Ok(done) => {
+                self.measure(tickets.len() + done.claimed, started);
+                return Ok(done);
+            }
+            Err(failure) => failure,
+        };
+        if let StoreError::CommitLost(transaction) = &failure.error {
+            match self.fate(transaction.clone()).await {
+                Fate::Committed => return Ok(failure.done),
+                Fate::Aborted => {
+                    failure.error = StoreError::Unavailable("lost during COMMIT".to_owned());
+                }
+                Fate::Unknown => {}
+            }
+        }
+        Err(failure)
+    }
+
     /// Asks what became of a transaction until the database knows.
     async fn fate(&self, transaction: TransactionId) -> Fate {
         tracing::warn!(lane = %self.label.lane, ?transaction, "lost during COMMIT");
-        for _ in 0..FATE_TRIES {
+        let until = self.runtime.elapsed() + FATE_PATIENCE;
+        loop {
             match self.store.fate(transaction.clone()).await {
-                Ok(Fate::Unknown) | Err(_) => self.runtime.sleep(FATE_PAUSE).await,
-                Ok(known) => return known,
+                Ok(Fate::Unknown) | Err(_) if self.runtime.elapsed() < until => {
+                    self.runtime.sleep(FATE_PAUSE).await;
+                }
+                Ok(fate) => return fate,
+                Err(_) => return Fate::Unknown,
             }
         }
-        Fate::Unknown
     }
 
-    /// Cuts a part in which a row refuses. What a claim found becomes commands, so that it can
-    /// be cut as well.
-    async fn cut(
-        &mut self,
-        mut tickets: Vec<Ticket>,
-        claimed: Vec<Job>,
-        error: StoreError,
-        tally: &mut Tally,
-    ) -> Option<(Part, Part)> {
-        tally.released.claimed += claimed.len();
-        tickets.extend(expiries(claimed, Via::Timer));
+    /// Cuts a part in which a row refuses. What its claim found has become commands, so that it
+    /// is cut as well.
+    async fn cut(&mut self, mut tickets: Vec<Ticket>, error: StoreError) -> Option<(Part, Part)> {
         if tickets.len() > 1 {
             let second = tickets.split_off(tickets.len() / 2);
             let part = |tickets| Part {
@@ -325,7 +351,10 @@ impl Lane {
             };
             return Some((part(tickets), part(second)));
         }
-        let ticket = tickets.pop()?;
+        let Some(ticket) = tickets.pop() else {
+            tracing::error!(%error, "due holds cannot be looked for");
+            return None;
+        };
         tracing::error!(command = ticket.command.as_str(), %error, "a row refuses");
         if let Command::Expire { job, .. } = &ticket.command {
             self.metrics.stuck_holds.inc();
@@ -354,6 +383,7 @@ impl Lane {
         tally.released.released += done.releases.len();
         tally.released.claimed += done.claimed;
         let mut aside = Vec::new();
+        let mut first = Vec::new();
         for (mut ticket, verdict) in tickets.into_iter().zip(done.verdicts) {
             match verdict {
                 Verdict::Answered(reply) => {
@@ -366,17 +396,19 @@ impl Lane {
                         caller.awaits_key = matches!(why, Aside::Key);
                     }
                     match why {
-                        Aside::Due(Lacking::Units(units)) => {
-                            for (key, units) in units {
-                                *tally.units.entry(key).or_default() += units;
-                            }
+                        Aside::Due(lacking) => {
+                            tally.demand(lacking);
+                            first.push(ticket);
                         }
-                        Aside::Due(Lacking::Release(job)) => tally.jobs.push(job),
-                        Aside::Key | Aside::Rows => {}
+                        Aside::Key | Aside::Rows => aside.push(ticket),
                     }
-                    aside.push(ticket);
                 }
             }
+        }
+        // Before the others, so that what is released for them is not given to somebody else.
+        if !first.is_empty() {
+            first.extend(std::mem::take(&mut self.state.aside));
+            self.set_aside(first);
         }
         self.set_aside(aside);
     }
@@ -384,29 +416,30 @@ impl Lane {
     /// Keeps commands for a later batch, but not expiries that nobody waits for: those are found
     /// again by whoever wanted them.
     fn set_aside(&mut self, tickets: Vec<Ticket>) {
-        let before = self.state.aside.len();
-        let waiting = tickets.into_iter().filter(|ticket| ticket.caller.is_some());
-        self.state.aside.extend(waiting);
-        if self.state.aside.len() > before {
-            self.state.aside_until = self.runtime.elapsed() + ASIDE_PAUSE;
+        let until = self.runtime.elapsed() + ASIDE_PAUSE;
+        self.state.aside_until.get_or_insert(until);
+        for mut ticket in tickets.into_iter().filter(|ticket| ticket.caller.is_some()) {
+            if self.state.aside.len() < INBOX_CAPACITY {
+                self.state.aside.push_back(ticket);
+            } else {
+                answer(&mut ticket, Err(EngineError::overloaded()));
+            }
         }
     }
 
     fn count(&self, command: &Command, reply: &Reply) {
-        let outcome = match reply {
-            Reply::Replayed(_) => "replayed",
-            Reply::Decided(outcome) => outcome_word(outcome),
-        };
         let label = OutcomeLabel {
             command: command.as_str(),
-            outcome,
+            outcome: reply_word(reply),
         };
         self.metrics.outcomes.get_or_create(&label).inc();
     }
 
     /// Records a transaction, and makes the next one larger or smaller, so that a full one takes
-    /// about [`BATCH_TARGET`].
-    fn measure(&mut self, size: usize, took: Duration) {
+    /// about [`BATCH_TARGET`]. One that failed says nothing about sizes, least of all one that
+    /// waited for a lock.
+    fn measure(&mut self, size: usize, started: Duration) {
+        let took = self.runtime.elapsed().saturating_sub(started);
         self.metrics
             .batch_size
             .get_or_create(&self.label)
@@ -425,23 +458,6 @@ impl Lane {
     }
 }
 
-/// The cap after a batch of `size` that took `took` under `cap`.
-fn next_cap(cap: usize, size: usize, took: Duration) -> usize {
-    let next = if took > BATCH_TARGET + BATCH_TARGET / 4 {
-        // Shrink to what the target would have held, by half at most: one slow flush of the disk
-        // says little about the next.
-        let fits = size as u128 * BATCH_TARGET.as_micros() / took.as_micros().max(1);
-        usize::try_from(fits).unwrap_or(cap).clamp(cap / 2, cap)
-    } else if size >= cap && took < BATCH_TARGET / 2 {
-        cap * 2
-    } else if size >= cap && took < BATCH_TARGET {
-        cap + cap / 8
-    } else {
-        cap
-    };
-    next.clamp(BATCH_MIN, BATCH_MAX)
-}
-
 fn expiries(jobs: Vec<Job>, via: Via) -> Vec<Ticket> {
     jobs.into_iter()
         .map(|job| Ticket {
@@ -450,6 +466,12 @@ fn expiries(jobs: Vec<Job>, via: Via) -> Vec<Ticket> {
             caller: None,
         })
         .collect()
+}
+
+fn fail_all(tickets: Vec<Ticket>, error: StoreError, tally: &mut Tally) {
+    let error = Arc::new(error);
+    fail(tickets, || EngineError::Store(Arc::clone(&error)));
+    tally.error = Some(EngineError::Store(error));
 }
 
 fn fail(tickets: Vec<Ticket>, error: impl Fn() -> EngineError) {
@@ -462,44 +484,5 @@ fn fail(tickets: Vec<Ticket>, error: impl Fn() -> EngineError) {
 fn answer(ticket: &mut Ticket, reply: Result<Reply, EngineError>) {
     if let Some(caller) = ticket.caller.take() {
         let _ = caller.reply.send(reply);
-    }
-}
-
-/// The word for an outcome in metrics.
-fn outcome_word(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Reservation { created: true, .. } => "created",
-        Outcome::Reservation { reservation, .. } => reservation.state.as_str(),
-        Outcome::Stock(_) => "done",
-        Outcome::Job(job) => job.as_str(),
-        Outcome::Refused(Refusal::InsufficientStock { .. }) => "insufficient-stock",
-        Outcome::Refused(Refusal::NotHeld { .. }) => "reservation-not-held",
-        Outcome::Refused(Refusal::Expired { .. }) => "reservation-expired",
-        Outcome::Refused(Refusal::StockBelowHeld { .. }) => "stock-below-held",
-        Outcome::Refused(Refusal::StockAboveMaximum { .. }) => "stock-above-maximum",
-        Outcome::Refused(Refusal::HoldLimit { .. }) => "hold-limit",
-        Outcome::Refused(Refusal::NotFound { .. }) => "not-found",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cap_follows_the_time_a_full_batch_takes() {
-        let ms = Duration::from_millis;
-        assert_eq!(next_cap(64, 64, ms(5)), 128, "fast and full: twice as many");
-        assert_eq!(next_cap(64, 64, ms(15)), 72, "near the target: a few more");
-        assert_eq!(next_cap(64, 3, ms(5)), 64, "a small batch says nothing");
-        assert_eq!(next_cap(64, 64, ms(22)), 64, "at the target: as it is");
-        assert_eq!(
-            next_cap(100, 100, ms(40)),
-            50,
-            "slow: what the target holds"
-        );
-        assert_eq!(next_cap(100, 100, ms(400)), 50, "very slow: half at most");
-        assert_eq!(next_cap(16, 16, ms(400)), BATCH_MIN);
-        assert_eq!(next_cap(1_024, 1_024, ms(1)), BATCH_MAX);
     }
 }

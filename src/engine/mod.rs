@@ -5,8 +5,12 @@
 //! many callers want, and [`batch`] for what happens in that transaction.
 
 mod batch;
+mod cap;
 mod lane;
 mod runtime;
+mod suspects;
+mod ticket;
+mod word;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -19,8 +23,8 @@ use crate::domain::{Command, Outcome, Rules, Timestamp};
 use crate::metrics::{LaneLabel, Metrics};
 use crate::store::{Answer, Key, Store, StoreError};
 
-use batch::{Caller, Ticket};
 use lane::{Ask, DueAsk, Lane, LaneState};
+use ticket::{Caller, Ticket};
 
 pub use runtime::{Runtime, Task, TokioRuntime};
 

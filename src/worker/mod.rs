@@ -69,7 +69,7 @@ pub async fn run(
         tokio::select! {
             biased;
             // An error means that nobody is left to say stop; then it is time to stop as well.
-            _ = stop.changed() => {}
+            said = stop.changed() => if said.is_err() { return },
             () = runtime.sleep(rest) => {}
         }
     }

@@ -1,0 +1,86 @@
+//! What goes through a lane, and what comes of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::{EngineError, Keyed, Reply};
+use crate::domain::{Command, Job, Lacking, StockKey, Timestamp, Via};
+use crate::store::{CorruptRow, StoreError};
+
+/// One command on its way through a lane.
+pub(super) struct Ticket {
+    pub command: Command,
+    pub keyed: Option<Keyed>,
+    /// Who waits for the answer; nobody, for an expiry that the lane itself wants.
+    pub caller: Option<Caller>,
+}
+
+/// Who waits for an answer.
+pub(super) struct Caller {
+    pub reply: oneshot::Sender<Result<Reply, EngineError>>,
+    /// When the command came, by the runtime's stopwatch.
+    pub arrived: Duration,
+    /// Whether it waits for a key rather than for rows.
+    pub awaits_key: bool,
+}
+
+/// Due holds that a batch looks up itself, besides its commands.
+pub(super) enum Claim {
+    /// The earliest that are due.
+    Due { from: Timestamp, limit: usize },
+    /// The oldest due ones of these rows of stock, with so many units (P11).
+    Of(BTreeMap<StockKey, i64>),
+}
+
+impl Claim {
+    pub fn via(&self) -> Via {
+        match self {
+            Self::Due { .. } => Via::Timer,
+            Self::Of(_) => Via::Demand,
+        }
+    }
+}
+
+/// What a batch says to one of its commands.
+pub(super) enum Verdict {
+    /// Decided, and durable.
+    Answered(Reply),
+    /// Not decided, and it will not be.
+    Failed(EngineError),
+    /// Not decided yet.
+    Aside(Aside),
+}
+
+/// Why a command was not decided yet.
+pub(super) enum Aside {
+    /// Another transaction is busy with its Idempotency-Key.
+    Key,
+    /// Another transaction has locked a row that it needs.
+    Rows,
+    /// Due holds must be released first.
+    Due(Lacking),
+}
+
+/// What a batch did.
+#[derive(Default)]
+pub(super) struct Done {
+    /// One verdict for each item, in order.
+    pub verdicts: Vec<Verdict>,
+    /// How late each hold was released, in milliseconds, and by which path.
+    pub releases: Vec<(Via, i64)>,
+    /// How many due holds the claim found.
+    pub claimed: usize,
+    /// Holds that could not be understood; they are tried again in a minute.
+    pub stuck: Vec<CorruptRow>,
+}
+
+/// Why a batch did nothing, or may have.
+pub(super) struct Failure {
+    pub error: StoreError,
+    /// The jobs that the claim had found.
+    pub claimed: Vec<Job>,
+    /// What the batch did, if it turns out to have been committed.
+    pub done: Done,
+}

@@ -1,0 +1,20 @@
+//! The engine and its expirer on all three stores, and what they promise: by histories that are
+//! made up at random, with faults in the store, with rows that others have locked, in races.
+//!
+//! Where a race is the point, time is real; everywhere else it is moved by hand.
+
+#![cfg(test)]
+
+#[path = "../world/mod.rs"]
+mod world;
+
+mod auditor;
+mod batches;
+mod expirer;
+mod faults;
+mod faulty;
+mod histories;
+mod locks;
+mod promises;
+mod races;
+mod shop;

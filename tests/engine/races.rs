@@ -1,0 +1,277 @@
+//! Many at once, in real time, on PostgreSQL.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast::domain::{Command, Deadline, EventKind, Reserve, State, Timestamp};
+use holdfast::engine::TokioRuntime;
+use holdfast::metrics::Heartbeat;
+use holdfast::store::Clock;
+use holdfast::worker::Expirer;
+use sqlx::{Executor as _, Row as _};
+use tokio::sync::watch;
+
+use crate::auditor::assert_sound;
+use crate::shop::{
+    Home, Shop, cancel, expire, extend, pay, postgres_in_real_time, reacquire, reserve,
+};
+
+/// Numbers without a pattern, the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Several programs on one database, the first on the home's own connections.
+async fn shops(home: &Home, number: usize) -> Vec<Shop> {
+    let mut shops = vec![Shop::open_in_real_time(&home.store)];
+    while shops.len() < number {
+        let store = home.neighbour(Clock::Database).await;
+        shops.push(Shop::open_in_real_time(&store));
+    }
+    shops
+}
+
+/// Expirers that run until the sender is dropped.
+fn expirers(shops: &[Shop]) -> watch::Sender<bool> {
+    let (stop, stopped) = watch::channel(false);
+    for shop in shops {
+        let runtime = Arc::new(TokioRuntime::start());
+        let expirer = Expirer::new(
+            shop.engine.clone(),
+            runtime.clone(),
+            Duration::from_secs(300),
+        );
+        let heartbeat = Heartbeat::default();
+        tokio::spawn(holdfast::worker::run(
+            expirer,
+            runtime,
+            heartbeat,
+            stopped.clone(),
+        ));
+    }
+    stop
+}
+
+async fn until_nothing_is_due(shop: &Shop) {
+    loop {
+        let next = shop.store.next_attempt(Timestamp::EPOCH).await.unwrap();
+        match next.attempt_at {
+            Some(at) if at <= next.now => tokio::time::sleep(Duration::from_millis(20)).await,
+            _ => return,
+        }
+    }
+}
+
+async fn until_nothing_is_held(shop: &Shop) {
+    let is_held = async || {
+        let next = shop.store.next_attempt(Timestamp::EPOCH).await.unwrap();
+        next.attempt_at.is_some()
+    };
+    while is_held().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn deadlocks(home: &Home) -> i64 {
+    let mut watcher = home.database().connect().await;
+    let query = "select deadlocks from pg_stat_database where datname = current_database()";
+    watcher.fetch_one(query).await.unwrap().get(0)
+}
+
+fn until(command: Command, deadline: Timestamp) -> Command {
+    match command {
+        Command::Reserve(reserve) => Command::Reserve(Reserve {
+            until: Deadline::At(deadline),
+            ..reserve
+        }),
+        other => other,
+    }
+}
+
+/// woocommerce/woocommerce-gateway-stripe PR 5486: paid and cancelled as unpaid.
+async fn payment_against_expiry(rounds: u16) {
+    let home = postgres_in_real_time().await;
+    let shops = shops(&home, 2).await;
+    shops[0].stock_up("A", i64::from(rounds)).await;
+    let deadline = home.store.now().await.unwrap().saturating_add_millis(2_500);
+    let mut jobs = Vec::new();
+    for at in 0..rounds {
+        let shop = shops[usize::from(at % 2)].clone();
+        let command = until(reserve(&[("A", 1)], 0), deadline);
+        jobs.push(tokio::spawn(async move {
+            let holdfast::domain::Outcome::Reservation { reservation, .. } =
+                shop.done(command).await
+            else {
+                panic!("there is enough for all");
+            };
+            reservation.job()
+        }));
+    }
+    let mut held = Vec::new();
+    for job in jobs {
+        held.push(job.await.unwrap());
+    }
+    let running = expirers(&shops);
+    let mut dice = Dice(7);
+    let mut racing = Vec::new();
+    for job in held {
+        let now = home.store.now().await.unwrap();
+        let offset = 40 - i64::try_from(dice.below(80)).unwrap();
+        let wait = (deadline.millis_since(now) - offset).max(0);
+        let wait = Duration::from_millis(u64::try_from(wait).unwrap());
+        let (one, other) = (shops[0].clone(), shops[1].clone());
+        racing.push(tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            let (first, second, message, again) = tokio::join!(
+                one.word(pay(job.reservation)),
+                other.word(pay(job.reservation)),
+                other.word(expire(job)),
+                one.word(expire(job)),
+            );
+            (job, [first, second], [message, again])
+        }));
+    }
+    let (mut paid, mut expired) = (0_u16, 0_u16);
+    for race in racing {
+        let (job, payments, messages) = race.await.unwrap();
+        let state = {
+            until_nothing_is_due(&shops[0]).await;
+            shops[0].state(job.reservation).await
+        };
+        let case = format!("{job:?} is {state:?}: {payments:?}, {messages:?}");
+        match state {
+            State::Paid => {
+                paid += 1;
+                assert_eq!(payments, ["paid", "paid"], "{case}");
+                assert!(!messages.contains(&"released".to_owned()), "{case}");
+            }
+            State::Expired => {
+                expired += 1;
+                assert_eq!(payments, ["too-late", "too-late"], "{case}");
+                let by_message = messages.iter().filter(|word| *word == "released").count();
+                assert!(by_message <= 1, "{case}");
+            }
+            _ => panic!("{case}"),
+        }
+    }
+    assert_eq!(paid + expired, rounds);
+    assert!(
+        paid > 0 && expired > 0,
+        "no race: {paid} paid, {expired} expired"
+    );
+    drop(running);
+    let books = assert_sound(home.store.as_ref()).await;
+    for recorded in &books.events {
+        let at = recorded.event.at;
+        match recorded.event.kind {
+            EventKind::Paid => assert!(at < deadline, "P3: paid at {at}"),
+            EventKind::Expired => assert!(at >= deadline, "P3: expired at {at}"),
+            _ => {}
+        }
+    }
+    assert_eq!(deadlocks(&home).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn p2_payment_against_expiry_has_one_legal_end() {
+    payment_against_expiry(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "longer than is needed each time"]
+async fn soak_p2_payment_against_expiry_has_one_legal_end() {
+    payment_against_expiry(1_000).await;
+}
+
+/// django-oscar/django-oscar PR 4594, saleor/saleor PR 18203: rows locked in the basket's order.
+async fn opposite_line_orders(workers: u64, rounds: usize) {
+    let home = postgres_in_real_time().await;
+    let shops = shops(&home, 4).await;
+    for at in 0..8 {
+        shops[0].stock_up(&format!("S-{at}"), 60).await;
+    }
+    let running = expirers(&shops);
+    let mut working = Vec::new();
+    for worker in 0..workers {
+        let shop = shops[(worker % 4) as usize].clone();
+        working.push(tokio::spawn(async move {
+            let mut dice = Dice(worker + 1);
+            for _ in 0..rounds {
+                let names: Vec<String> = (0..5).map(|_| format!("S-{}", dice.below(8))).collect();
+                let lines: Vec<(&str, i64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+                let word = match shop.done(reserve(&lines, 1)).await {
+                    holdfast::domain::Outcome::Reservation { reservation, .. } => {
+                        let id = reservation.id;
+                        match dice.below(5) {
+                            0 => shop.word(cancel(id)).await,
+                            1 => shop.word(extend(id, 1)).await,
+                            2 => shop.word(reacquire(id)).await,
+                            3 => shop.word(expire(reservation.job())).await,
+                            _ => continue,
+                        }
+                    }
+                    _ => continue,
+                };
+                let wrong = ["overloaded", "store", "fate-unknown", "not-found"];
+                assert!(!wrong.contains(&word.as_str()), "{word}");
+            }
+        }));
+    }
+    for worker in working {
+        worker.await.unwrap();
+    }
+    until_nothing_is_held(&shops[0]).await;
+    drop(running);
+    assert_eq!(deadlocks(&home).await, 0);
+    assert_sound(home.store.as_ref()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn p1_lines_in_any_order_never_deadlock() {
+    opposite_line_orders(32, 12).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "longer than is needed each time"]
+async fn soak_p1_lines_in_any_order_never_deadlock() {
+    opposite_line_orders(64, 150).await;
+}
+
+/// woocommerce/woocommerce#44273: many shoppers, several servers, one number of units.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn p1_p11_units_that_come_free_are_sold_once_by_several_programs() {
+    let home = postgres_in_real_time().await;
+    let shops = shops(&home, 3).await;
+    shops[0].stock_up("A", 50).await;
+    for _ in 0..25 {
+        shops[0].hold("A", 2, 1).await;
+    }
+    tokio::time::sleep(Duration::from_millis(1_010)).await;
+    // All units are due, nobody has released any, and expirers come by meanwhile.
+    let running = expirers(&shops);
+    let mut waiting = Vec::new();
+    for at in 0..300 {
+        let shop = shops[at % 3].clone();
+        waiting.push(tokio::spawn(async move {
+            shop.word(reserve(&[("A", 1)], 60)).await
+        }));
+    }
+    let mut held = 0;
+    for answer in waiting {
+        let word = answer.await.unwrap();
+        assert!(word == "held" || word == "insufficient", "{word}");
+        held += usize::from(word == "held");
+    }
+    assert_eq!(held, 50);
+    drop(running);
+    assert_eq!(deadlocks(&home).await, 0);
+    assert_sound(home.store.as_ref()).await;
+}
