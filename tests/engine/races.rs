@@ -1,9 +1,10 @@
 //! Many at once, in real time, on PostgreSQL.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::domain::{Command, Deadline, EventKind, Reserve, State, Timestamp};
+use holdfast::domain::{EventKind, State, Timestamp};
 use holdfast::engine::TokioRuntime;
 use holdfast::metrics::Heartbeat;
 use holdfast::store::Clock;
@@ -86,50 +87,24 @@ async fn deadlocks(home: &Home) -> i64 {
     watcher.fetch_one(query).await.unwrap().get(0)
 }
 
-fn until(command: Command, deadline: Timestamp) -> Command {
-    match command {
-        Command::Reserve(reserve) => Command::Reserve(Reserve {
-            until: Deadline::At(deadline),
-            ..reserve
-        }),
-        other => other,
-    }
-}
-
 /// woocommerce/woocommerce-gateway-stripe PR 5486: paid and cancelled as unpaid.
 async fn payment_against_expiry(rounds: u16) {
     let home = postgres_in_real_time().await;
     let shops = shops(&home, 2).await;
     shops[0].stock_up("A", i64::from(rounds)).await;
-    let deadline = home.store.now().await.unwrap().saturating_add_millis(2_500);
-    let mut jobs = Vec::new();
-    for at in 0..rounds {
-        let shop = shops[usize::from(at % 2)].clone();
-        let command = until(reserve(&[("A", 1)], 0), deadline);
-        jobs.push(tokio::spawn(async move {
-            let holdfast::domain::Outcome::Reservation { reservation, .. } =
-                shop.done(command).await
-            else {
-                panic!("there is enough for all");
-            };
-            reservation.job()
-        }));
-    }
-    let mut held = Vec::new();
-    for job in jobs {
-        held.push(job.await.unwrap());
-    }
     let running = expirers(&shops);
     let mut dice = Dice(7);
     let mut racing = Vec::new();
-    for job in held {
-        let now = home.store.now().await.unwrap();
-        let offset = 40 - i64::try_from(dice.below(80)).unwrap();
-        let wait = (deadline.millis_since(now) - offset).max(0);
-        let wait = Duration::from_millis(u64::try_from(wait).unwrap());
-        let (one, other) = (shops[0].clone(), shops[1].clone());
+    for at in 0..rounds {
+        let one = shops[usize::from(at % 2)].clone();
+        let other = shops[usize::from((at + 1) % 2)].clone();
+        // Most come shortly before the deadline, some after it.
+        let before = i64::try_from(dice.below(240)).unwrap() - 40;
         racing.push(tokio::spawn(async move {
-            tokio::time::sleep(wait).await;
+            let job = one.hold("A", 1, 2).await.job();
+            let now = one.store.now().await.unwrap();
+            let wait = (job.deadline.millis_since(now) - before).max(0);
+            tokio::time::sleep(Duration::from_millis(wait.cast_unsigned())).await;
             let (first, second, message, again) = tokio::join!(
                 one.word(pay(job.reservation)),
                 other.word(pay(job.reservation)),
@@ -139,9 +114,11 @@ async fn payment_against_expiry(rounds: u16) {
             (job, [first, second], [message, again])
         }));
     }
+    let mut deadlines = BTreeMap::new();
     let (mut paid, mut expired) = (0_u16, 0_u16);
     for race in racing {
         let (job, payments, messages) = race.await.unwrap();
+        deadlines.insert(job.reservation, job.deadline);
         let state = {
             until_nothing_is_due(&shops[0]).await;
             shops[0].state(job.reservation).await
@@ -171,6 +148,10 @@ async fn payment_against_expiry(rounds: u16) {
     let books = assert_sound(home.store.as_ref()).await;
     for recorded in &books.events {
         let at = recorded.event.at;
+        let Some(id) = recorded.event.reservation_id else {
+            continue;
+        };
+        let deadline = deadlines[&id];
         match recorded.event.kind {
             EventKind::Paid => assert!(at < deadline, "P3: paid at {at}"),
             EventKind::Expired => assert!(at >= deadline, "P3: expired at {at}"),
