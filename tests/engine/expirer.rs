@@ -95,12 +95,11 @@ async fn p7_every_sweep_looks_from_the_beginning() {
     // The clock goes back further than the watermark stays behind.
     home.clock.advance(-600_000);
     let held = shop.hold("A", 1, 1).await;
-    home.clock.advance(1_000);
-    assert_eq!(
-        expirer.run_once().await.unwrap(),
-        after(500),
-        "not seen yet"
-    );
+    home.clock.advance(600_000);
+    for _ in 0..3 {
+        let next = expirer.run_once().await.unwrap();
+        assert_eq!(next, after(500), "not seen yet");
+    }
     stopwatch.advance(Duration::from_secs(300));
     assert_eq!(expirer.run_once().await.unwrap(), Next::Again);
     assert_eq!(shop.state(held.id).await, State::Expired);

@@ -27,9 +27,9 @@ async fn begin<'c>(
     transaction
 }
 
-/// Returns when somebody waits for a lock in this database.
+/// Returns when somebody waits for a lock in this database, which is to be soon.
 async fn until_somebody_waits(watcher: &mut PgConnection) {
-    loop {
+    for _ in 0..10_000 {
         let waiting: i64 = sqlx::query_scalar(
             "select count(*) from pg_stat_activity
             where datname = current_database() and wait_event_type = 'Lock'",
@@ -40,7 +40,9 @@ async fn until_somebody_waits(watcher: &mut PgConnection) {
         if waiting > 0 {
             return;
         }
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    panic!("nobody waits for a lock");
 }
 
 async fn deadlocks(home: &Home) -> i64 {
