@@ -1,5 +1,6 @@
 //! Opens the store that the settings name.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::settings::DatabaseUrl;
@@ -33,6 +34,22 @@ pub async fn open(url: &DatabaseUrl, clock: Clock) -> Result<Database, StoreErro
             })
         }
     }
+}
+
+/// Opens a database that is there already, to look at it. A file that is missing is not made: a
+/// name that was mistyped would look like a database in which all is well.
+pub async fn open_existing(url: &DatabaseUrl, clock: Clock) -> Result<Database, StoreError> {
+    if let DatabaseUrl::Sqlite(address) = url {
+        let file = address
+            .trim_start_matches("sqlite:")
+            .trim_start_matches("//");
+        let file = file.split('?').next().unwrap_or_default();
+        if !Path::new(file).exists() {
+            let message = format!("there is no file {file}; set HOLDFAST_DATABASE_URL");
+            return Err(StoreError::Unavailable(message));
+        }
+    }
+    open(url, clock).await
 }
 
 /// Opens a database to serve it. An embedded one is served by one process only.

@@ -67,13 +67,13 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
 
 /// Prints each row that is not as promised, and says how many there are.
 async fn audit(settings: &DatabaseSettings) -> Result<Ending, Box<dyn Error>> {
-    let Database { store, .. } = database::open(&settings.url, Clock::Database).await?;
+    let Database { store, .. } = database::open_existing(&settings.url, Clock::Database).await?;
     let drift = store.audit().await?;
     for row in &drift {
         println!("{}", describe(row));
     }
     if drift.is_empty() {
-        eprintln!("every row is as promised");
+        eprintln!("every row of {} is as promised", settings.url);
         return Ok(Ending::Well);
     }
     eprintln!("{} rows are not as promised", drift.len());
