@@ -167,11 +167,14 @@ impl Drop for Throwaway {
     }
 }
 
-/// Sends the log to stderr, so that stdout has only what a task prints.
+/// Sends the log to stderr, so that stdout has only what a task prints. When nobody reads it any
+/// more, or the device is full, lines are lost and the service goes on: complaining about it would
+/// need the same stderr, and would panic.
 fn log(settings: &LogSettings) {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(&settings.filter)
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     match settings.format {
         LogFormat::Text => subscriber.init(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::database;
 use crate::domain::Rules;
@@ -61,12 +61,17 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
         },
     );
     let (stop_expirer, stop) = watch::channel(false);
-    let expirer = tokio::spawn(worker::run(
+    let (finished, expirer) = oneshot::channel();
+    let running = worker::run(
         Expirer::new(engine.clone(), Arc::clone(&runtime), settings.sweep),
         Arc::clone(&runtime),
         metrics.expirer_heartbeat.clone(),
         stop,
-    ));
+    );
+    runtime.spawn(Box::pin(async move {
+        running.await;
+        let _ = finished.send(());
+    }));
     let router = http::router(engine.clone(), metrics, runtime, http_settings(&settings));
     // Before anybody is told that the service runs: whoever is told may want it to end.
     let stop_signal = stop_signal()?;

@@ -41,7 +41,15 @@ impl TokioRuntime {
 
 impl Runtime for TokioRuntime {
     fn spawn(&self, task: Task) {
-        tokio::spawn(task);
+        let running = tokio::spawn(task);
+        tokio::spawn(async move {
+            // A lane or a worker that is gone is missed by nobody until a hold is late. A process
+            // that is gone is started again.
+            if running.await.is_err_and(|error| error.is_panic()) {
+                tracing::error!("a task panicked; the process cannot do without it");
+                std::process::abort();
+            }
+        });
     }
 
     fn sleep(&self, duration: Duration) -> Task {

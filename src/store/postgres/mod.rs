@@ -53,7 +53,9 @@ const SESSION: [(&str, &str); 10] = [
     // Nobody waits for long; the engine sets aside what did not come.
     ("lock_timeout", "100ms"),
     ("statement_timeout", "10s"),
-    ("idle_in_transaction_session_timeout", "10s"),
+    // A batch takes milliseconds. A process that is frozen in the middle of one, with the event
+    // head in its hands, must not stop all others for longer than they wait.
+    ("idle_in_transaction_session_timeout", "2s"),
     // Every statement here looks rows up by an index, or walks along one from a bound. A plan that
     // was kept from when a table was small reads all of it long after it has grown, and planning
     // anew costs a fraction of a millisecond for a whole batch. Statistics lag behind as well, so

@@ -63,7 +63,8 @@ impl Sqlite {
     pub async fn open(url: &str, clock: Clock) -> Result<Self, StoreError> {
         let options = SqliteConnectOptions::from_str(url).map_err(store_error)?;
         // A database in memory would be another one for each connection.
-        if url.contains(":memory:") || url.contains("mode=memory") {
+        let is_unnamed = options.get_filename().as_os_str().is_empty();
+        if is_unnamed || url.contains(":memory:") || url.contains("mode=memory") {
             let message = format!("{url} names no file; use one such as sqlite://holdfast.db");
             return Err(StoreError::Unavailable(message));
         }
@@ -98,8 +99,10 @@ impl Sqlite {
     /// and their clocks would not share a floor. Other commands need no claim.
     pub fn lock_for_serving(&self) -> Result<ServingLock, StoreError> {
         // The lock is on a file of its own: closing a second handle on the database file would
-        // release the locks that SQLite has on it in this process.
-        let mut path = self.file.clone().into_os_string();
+        // release the locks that SQLite has on it in this process. It stands beside the file that
+        // a symbolic link leads to.
+        let file = std::fs::canonicalize(&self.file).unwrap_or_else(|_| self.file.clone());
+        let mut path = file.into_os_string();
         path.push(".lock");
         let path = PathBuf::from(path);
         let failed =
