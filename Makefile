@@ -3,7 +3,7 @@
 REDOCLY := 2.77.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak lint interop
+.PHONY: help run test soak lint bench interop
 
 help: ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ lint: ## Check the formatting, the lints and the code's own documentation
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --document-private-items
+
+bench: ## Measure against the targets, on release builds (needs wrk and pgbench)
+	tests/with-postgres.sh cargo bench --bench holdfast
 
 interop: ## Have a tool that is not ours read the API's document (needs npm)
 	npm install --prefix target/interop --no-save --no-audit --no-fund --silent @redocly/cli@$(REDOCLY)

@@ -7,8 +7,9 @@ use super::{Job, Reservation, ReservationId, State, StockKey, Timestamp, Via};
 /// The sum of the changes of a batch: what the store writes in one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// New and changed reservations.
-    pub reservations: BTreeMap<ReservationId, ReservationChange>,
+    /// New and changed reservations. Boxed, because a map makes room for several at once, and most
+    /// decisions change one.
+    pub reservations: BTreeMap<ReservationId, Box<ReservationChange>>,
     /// Rows of stock to make, with nothing in them, if they do not exist.
     pub new_stock: BTreeSet<StockKey>,
     /// What to add to which row of stock, applied after [`Changes::new_stock`].

@@ -430,10 +430,10 @@ fn change(
         reservation: Box::new(after.clone()),
         created: before.is_none(),
     };
-    let row = ReservationChange {
+    let row = Box::new(ReservationChange {
         guard,
         reservation: after,
-    };
+    });
     let changes = Changes {
         reservations: [(row.reservation.id, row)].into(),
         stock,

@@ -44,13 +44,14 @@ impl ReservationId {
 impl fmt::Display for ReservationId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.0.as_u128();
-        out.write_str(PREFIX)?;
-        for place in (0..ENCODED_LENGTH).rev() {
+        let mut encoded = [0; ENCODED_LENGTH];
+        for (place, letter) in encoded.iter_mut().rev().enumerate() {
             let five_bits = (bits >> (5 * place)) & 31;
-            let letter = ALPHABET[five_bits as usize];
-            fmt::Write::write_char(out, char::from(letter))?;
+            *letter = ALPHABET[five_bits as usize];
         }
-        Ok(())
+        out.write_str(PREFIX)?;
+        // The alphabet is ASCII.
+        out.write_str(std::str::from_utf8(&encoded).unwrap_or_default())
     }
 }
 

@@ -42,6 +42,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
+use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -132,6 +133,12 @@ pub async fn serve_until(
         stop.await;
         stopped.notify_one();
     };
+    // The end of a long answer must not wait until its beginning is acknowledged.
+    let listener = listener.tap_io(|connection| {
+        if let Err(error) = connection.set_nodelay(true) {
+            tracing::debug!(%error, "a connection may be slow");
+        }
+    });
     let serving = axum::serve(listener, router)
         .with_graceful_shutdown(stop)
         .into_future();

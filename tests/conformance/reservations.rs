@@ -73,8 +73,9 @@ async fn hold(world: &World) -> Reservation {
 fn change(guard: Guard, reservation: Reservation) -> Changes {
     let id = reservation.id;
     let guard = Some(guard);
+    let change = Box::new(ReservationChange { guard, reservation });
     Changes {
-        reservations: BTreeMap::from([(id, ReservationChange { guard, reservation })]),
+        reservations: BTreeMap::from([(id, change)]),
         ..Changes::default()
     }
 }

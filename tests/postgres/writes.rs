@@ -153,10 +153,10 @@ async fn guarded(database: &Database, guard: Guard, to: State, now: i64) -> Resu
     reservation.closed_at = Some(at(now));
     changes.reservations.insert(
         reservation.id,
-        ReservationChange {
+        Box::new(ReservationChange {
             guard: Some(guard),
             reservation,
-        },
+        }),
     );
     transaction.write_transitions(&changes, at(now)).await?;
     transaction.rollback().await;

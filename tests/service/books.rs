@@ -163,7 +163,10 @@ pub async fn all(client: &Client, path: &str, query: &[(&str, &str)]) -> Vec<Val
         let page = client.get(&[path], &query).await.expect(200);
         items.extend(page["items"].as_array().unwrap().iter().cloned());
         match page["next_cursor"].as_str() {
-            Some(next) => cursor = Some(next.to_owned()),
+            Some(next) => {
+                assert_ne!(cursor.as_deref(), Some(next), "the same page for ever");
+                cursor = Some(next.to_owned());
+            }
             None => return items,
         }
     }

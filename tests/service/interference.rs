@@ -46,7 +46,7 @@ async fn holds(
 /// pretix/pretix#4227: nothing could be reserved until the container was restarted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_somebody_locked_fails_its_own_callers_and_nobody_else() {
-    let settings = [("HOLDFAST_REQUEST_TIMEOUT_SECONDS", "2")];
+    let settings = [("HOLDFAST_REQUEST_TIMEOUT_SECONDS", "5")];
     let shop = Shop::open(Kind::Postgres, 1, &settings).await;
     let client = shop.client();
     for sku in ["LOCKED", "A", "B"] {

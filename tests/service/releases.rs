@@ -1,6 +1,7 @@
 //! Holds that end: once, on time, with every unit, and without being asked.
 
 use serde_json::{Value, json};
+use sqlx::{Connection as _, Executor as _};
 
 use crate::books::{events, events_of, kinds};
 use crate::on_each_store;
@@ -14,6 +15,7 @@ on_each_store!(
     every_unit_of_every_line_comes_back,
     an_idle_service_releases_by_itself,
     three_reads_agree_around_the_deadline,
+    a_hold_past_its_deadline_is_free_before_it_is_released,
     more_holds_than_a_batch_and_a_hold_of_a_thousand_lines_are_released,
     two_thousand_holds_due_in_one_second_are_released_and_none_early;
     soak
@@ -299,6 +301,57 @@ async fn three_reads_agree_around_the_deadline(shop: &mut Shop) {
         }
     });
     at_once(rounds).await;
+}
+
+/// tigerbeetle/tigerbeetle#2118 again, with somebody in the way of the release.
+async fn a_hold_past_its_deadline_is_free_before_it_is_released(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", 1).await.expect(200);
+    let hold = client.reserve_one("A", 1, 1).await.expect(201);
+    match shop.kind() {
+        Kind::Sqlite => {
+            let mut stranger = shop.sqlite().await;
+            stranger.execute("begin immediate").await.unwrap();
+            read_as_expired(&client, id_of(&hold)).await;
+            stranger.close().await.unwrap();
+        }
+        Kind::Postgres => {
+            let mut stranger = shop.postgres().await;
+            let lock = "begin; select * from reservations for update";
+            stranger.execute(lock).await.unwrap();
+            read_as_expired(&client, id_of(&hold)).await;
+            stranger.close().await.unwrap();
+        }
+    }
+    // What was said to be free can be had, and the sale does not wait for the timer.
+    client.reserve_one("A", 1, 600).await.expect(201);
+    let events = events_of(&client, id_of(&hold)).await;
+    assert_eq!(kinds(&events), ["created", "expired"]);
+}
+
+/// Reads a hold that nobody can release, from before its deadline to after it.
+async fn read_as_expired(client: &Client, id: &str) {
+    let read = until(async || {
+        let read = client.get_reservation(id).await.expect(200);
+        (read["state"] == "expired").then_some(read)
+    })
+    .await;
+    assert_eq!(read["closed_at"], Value::Null, "it was not released");
+    let stock = client.get_stock("A").await.expect(200);
+    assert_eq!(
+        (&stock["held"], &stock["available"]),
+        (&json!(1), &json!(1))
+    );
+    let listed = client
+        .list_reservations(&[("state", "expired")])
+        .await
+        .expect(200);
+    assert_eq!(listed["items"], json!([read]));
+    let listed = client
+        .list_reservations(&[("state", "held")])
+        .await
+        .expect(200);
+    assert_eq!(listed["items"], json!([]));
 }
 
 /// tigerbeetle/tigerbeetle#3658: the second batch of expiries on one account crashed.

@@ -51,6 +51,11 @@ impl ServerProcess {
         &self.url
     }
 
+    /// Its process id, by which the system says what it takes.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Has it ended by itself?
     pub fn has_ended(&mut self) -> bool {
         let ended = self.child.try_wait();

@@ -17,11 +17,12 @@ mod transitions;
 mod write;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::migrate::Migrator;
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
 use sqlx::{Connection, Row};
 
 use self::error::store_error;
@@ -75,7 +76,7 @@ pub struct Postgres {
 impl Postgres {
     /// Connects to the database at `url`, and looks whether it answers.
     pub async fn connect(url: &str, clock: Clock) -> Result<Self, StoreError> {
-        let options: PgConnectOptions = url.parse().map_err(store_error)?;
+        let options = unencrypted_on_this_machine(url.parse().map_err(store_error)?);
         let pool = PgPoolOptions::new()
             .max_connections(CONNECTIONS)
             .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -153,6 +154,21 @@ impl Postgres {
                  program whose `holdfast migrate` made it, or a newer one"
             ))),
         }
+    }
+}
+
+/// Leaves encryption out where nothing crosses a network, unless the address asks for it. What is
+/// merely preferred protects from nobody; and the driver sends an encrypted message in records of
+/// 16 KiB without telling the system not to delay them, so that each statement of a large batch
+/// would wait for an acknowledgement.
+fn unencrypted_on_this_machine(options: PgConnectOptions) -> PgConnectOptions {
+    let host = options.get_host();
+    let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    let is_here = host == "localhost" || address.is_some_and(|address| address.is_loopback());
+    if is_here && matches!(options.get_ssl_mode(), PgSslMode::Prefer) {
+        options.ssl_mode(PgSslMode::Disable)
+    } else {
+        options
     }
 }
 
@@ -244,4 +260,25 @@ fn array<Row, Value>(
     column: impl FnMut(Row) -> Value,
 ) -> Vec<Value> {
     rows.into_iter().map(column).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_this_machine_only_what_was_asked_for_is_encrypted() {
+        let mode = |url: &str| {
+            let options = unencrypted_on_this_machine(url.parse().unwrap());
+            format!("{:?}", options.get_ssl_mode())
+        };
+        assert_eq!(mode("postgres://shop@127.0.0.1/shop"), "Disable");
+        assert_eq!(mode("postgres://shop@localhost/shop"), "Disable");
+        assert_eq!(mode("postgres://shop@[::1]/shop"), "Disable");
+        assert_eq!(
+            mode("postgres://shop@127.0.0.1/shop?sslmode=require"),
+            "Require"
+        );
+        assert_eq!(mode("postgres://shop@db.example/shop"), "Prefer");
+    }
 }
