@@ -23,7 +23,7 @@ lint: ## Check the formatting, the lints and the code's own documentation
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --document-private-items
 
 bench: ## Measure against the targets, on release builds (needs wrk and pgbench)
-	tests/with-postgres.sh cargo bench --bench holdfast
+	tests/with-postgres.sh cargo bench --bench holdfast -- $(ONLY)
 
 interop: ## Have a tool that is not ours read the API's document (needs npm)
 	npm install --prefix target/interop --no-save --no-audit --no-fund --silent @redocly/cli@$(REDOCLY)

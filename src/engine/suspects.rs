@@ -26,9 +26,9 @@ pub(super) struct Suspects {
 impl Suspects {
     /// At `now`, somebody waited in vain.
     pub fn distrust(&mut self, now: Duration) {
-        let again = now < self.until + self.distrust;
+        let again = now < self.until + DISTRUST_MAX;
         self.distrust = if again {
-            (self.distrust * 2).min(DISTRUST_MAX)
+            (self.distrust * 2).clamp(DISTRUST_MIN, DISTRUST_MAX)
         } else {
             DISTRUST_MIN
         };
@@ -41,5 +41,32 @@ impl Suspects {
             self.reservations.clear();
             self.stock.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_waited_for_again_sooner_or_later() {
+        let ms = Duration::from_millis;
+        let mut suspects = Suspects::default();
+        let mut now = ms(0);
+        for rest in [50, 100, 200, 400, 500, 500] {
+            suspects.distrust(now);
+            let id = ReservationId::from_uuid(uuid::Uuid::nil());
+            suspects.reservations.insert(id);
+            suspects.review(now + ms(rest - 1));
+            assert_eq!(suspects.reservations.len(), 1, "after {rest} ms");
+            now += ms(rest);
+            suspects.review(now);
+            assert!(suspects.reservations.is_empty(), "after {rest} ms");
+            now += ms(100);
+        }
+        // After a while without any, it is as it was at first.
+        now += ms(1_000);
+        suspects.distrust(now);
+        assert_eq!(suspects.until, now + ms(50));
     }
 }

@@ -325,3 +325,22 @@ async fn commits_are_on_the_disk_and_writes_are_strict() {
     );
     assert!(loose.fetch_all(&mut outsider).await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn a_file_is_served_once_by_whatever_name_it_is_called() {
+    let opened = Opened::new().await;
+    let _lock = opened.store.lock_for_serving().unwrap();
+    let link = opened.directory.file().with_file_name("link.db");
+    std::os::unix::fs::symlink(opened.directory.file(), &link).unwrap();
+    let url = format!("sqlite://{}", link.display());
+    let other = Sqlite::open(&url, Clock::Database).await.unwrap();
+    assert!(other.lock_for_serving().is_err());
+}
+
+#[tokio::test]
+async fn a_database_without_a_file_is_refused() {
+    for url in ["sqlite://", "sqlite::memory:", "sqlite://x?mode=memory"] {
+        let refused = Sqlite::open(url, Clock::Database).await.err().unwrap();
+        assert!(refused.to_string().contains("names no file"), "{refused}");
+    }
+}

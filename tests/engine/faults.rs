@@ -8,13 +8,16 @@ use std::time::Duration;
 use holdfast::domain::{Command, Outcome, State, Timestamp};
 use holdfast::engine::{EngineError, Reply, Runtime, Settings, Task};
 use holdfast::store::Fate;
+use holdfast::worker::{Expirer, Next, Worker};
 
 use crate::auditor::{assert_sound, books};
 use crate::faulty::{Fault, Plan, Step, faulty};
 use crate::shop::{
-    Home, InNoTime, Shop, adjust, cancel, expire, extend, homes, keyed, memory, pay, reacquire,
-    reserve, set_stock, settings, word,
+    Home, InNoTime, Shop, adjust, cancel, expire, extend, homes, keyed, memory, noon, pay,
+    reacquire, reserve, set_stock, settings, word,
 };
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 fn faulty_shop(home: &Home) -> (Shop, Arc<Plan>) {
     let (store, plan) = faulty(&home.store);
@@ -223,6 +226,36 @@ async fn contention_that_does_not_end_is_answered_when_patience_does() {
     );
     plan.heal();
     assert_eq!(shop.word(reserve(&[("A", 1)], 60)).await, "held");
+    assert_sound(home.store.as_ref()).await;
+}
+
+/// A row is not stuck because it was waited for in vain once.
+#[tokio::test]
+async fn a_row_that_only_those_get_who_wait_is_waited_for_again() {
+    let home = memory();
+    let (shop, plan) = faulty_shop(&home);
+    shop.stock_up("HOT", 10).await;
+    shop.stock_up("COLD", 10).await;
+    plan.once(Step::LockStock, Fault::Contended);
+    plan.busy("HOT");
+    let (hot, cold) = tokio::join!(
+        shop.word(reserve(&[("HOT", 1)], 60)),
+        shop.word(reserve(&[("COLD", 1)], 60)),
+    );
+    assert_eq!([hot.as_str(), cold.as_str()], ["held", "held"]);
+    // So are holds that are to be released.
+    home.clock.advance(60_000);
+    plan.once(Step::LockStock, Fault::Contended);
+    assert_eq!(shop.release_all().await, 1, "COLD is");
+    let mut expirer = Expirer::new(shop.engine.clone(), shop.runtime.clone(), HOUR);
+    while shop.on_shelf("HOT").await.held > 0 {
+        if let Next::After(rest) = expirer.run_once().await.unwrap() {
+            home.clock.advance(i64::try_from(rest.as_millis()).unwrap());
+            shop.runtime.sleep(rest).await;
+        }
+        let late = home.clock.now().millis_since(noon()) - 60_000;
+        assert!(late < 1_000, "{late} ms late");
+    }
     assert_sound(home.store.as_ref()).await;
 }
 

@@ -92,6 +92,8 @@ pub struct Plan {
     always: Mutex<Option<(Step, Fault)>>,
     /// No row of stock with this name can be written.
     poison: Mutex<Option<String>>,
+    /// The row of stock with this name is had by those who wait for it, and never found free.
+    busy: Mutex<Option<String>>,
     fates: Mutex<VecDeque<Fate>>,
     steps: Mutex<Vec<Step>>,
     gate: Mutex<Option<(Step, Arc<Gate>)>>,
@@ -119,6 +121,10 @@ impl Plan {
 
     pub fn poison(&self, name: &str) {
         *self.poison.lock().unwrap() = Some(name.to_owned());
+    }
+
+    pub fn busy(&self, name: &str) {
+        *self.busy.lock().unwrap() = Some(name.to_owned());
     }
 
     pub fn fate(&self, fate: Fate) {
@@ -307,7 +313,15 @@ impl Transaction for FaultyTransaction {
         wait: Wait,
     ) -> Result<LockedStock, StoreError> {
         self.plan.pass(Step::LockStock).await?;
-        self.inner.lock_stock(keys, wait).await
+        let mut locked = self.inner.lock_stock(keys, wait).await?;
+        let busy = self.plan.busy.lock().unwrap().clone();
+        if let Some(busy) = busy.filter(|_| wait == Wait::Skip) {
+            let is_busy = |stock: &Stock| stock.key.sku.as_str() == busy;
+            let elsewhere = locked.rows.iter().filter(|stock| is_busy(stock));
+            locked.elsewhere = elsewhere.map(|stock| stock.key.clone()).collect();
+            locked.rows.retain(|stock| !is_busy(stock));
+        }
+        Ok(locked)
     }
 
     async fn now(&mut self) -> Result<Timestamp, StoreError> {

@@ -187,6 +187,7 @@ pub struct Shop {
     pub engine: Engine,
     pub store: Arc<dyn Store>,
     pub metrics: Arc<Metrics>,
+    pub runtime: Arc<dyn Runtime>,
 }
 
 impl Shop {
@@ -213,9 +214,10 @@ impl Shop {
     ) -> Self {
         let metrics = Arc::new(Metrics::new());
         Self {
-            engine: Engine::start(Arc::clone(store), runtime, &metrics, settings),
+            engine: Engine::start(Arc::clone(store), Arc::clone(&runtime), &metrics, settings),
             store: Arc::clone(store),
             metrics,
+            runtime,
         }
     }
 

@@ -196,3 +196,40 @@ async fn audit_finds_what_was_tampered_with(shop: &mut Shop) {
         assert_eq!(shop.run(&["audit"]).status.code(), Some(0), "{mend}");
     }
 }
+
+#[test]
+fn an_audit_does_not_make_the_database_that_it_cannot_find() {
+    let directory = TempDir::new();
+    let file = directory.path().join("mistyped.db");
+    let url = format!("sqlite://{}", file.display());
+    let output = run(&["audit"], &[("HOLDFAST_DATABASE_URL", &url)]);
+    assert_refused(&output, 2, &["there is no file", "HOLDFAST_DATABASE_URL"]);
+    assert!(!file.exists());
+}
+
+/// A log that nobody can write to stopped every answer, and the expirer with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_cannot_be_written_stops_nothing() {
+    let directory = TempDir::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let mut server = std::process::Command::new(env!("CARGO_BIN_EXE_holdfast"))
+        .arg("serve")
+        .env("HOLDFAST_LISTEN", address.to_string())
+        .env("HOLDFAST_DATABASE_URL", directory.sqlite_url())
+        .stderr(std::fs::File::create("/dev/full").unwrap())
+        .spawn()
+        .unwrap();
+    // It cannot say when it listens, so it is asked until it answers or has ended.
+    let answer = loop {
+        assert_eq!(server.try_wait().unwrap(), None, "it ended");
+        match reqwest::get(format!("http://{address}/livez")).await {
+            Ok(answer) => break answer,
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+        }
+    };
+    assert_eq!(answer.status().as_u16(), 200);
+    server.kill().unwrap();
+    server.wait().unwrap();
+}

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::books::{all, events};
 use crate::on_each_store;
-use crate::shop::{Dice, Shop, at_once, id_of, millis, until};
+use crate::shop::{Dice, PATIENCE, Shop, at_once, id_of, millis, until};
 use crate::world::client::{Answer, Client};
 
 on_each_store!(
@@ -97,6 +97,12 @@ impl Answered {
             self.enough.notify_one();
         }
     }
+
+    /// Returns when there were enough. If there never are, the test fails and does not hang.
+    async fn enough(&self) {
+        let enough = tokio::time::timeout(PATIENCE, self.enough.notified()).await;
+        enough.expect("too few requests were answered");
+    }
 }
 
 async fn killed_at_any_moment_it_keeps_what_it_answered(shop: &mut Shop) {
@@ -132,7 +138,7 @@ async fn kill_again_and_again(shop: &mut Shop, kills: u64) {
                 ))
             })
             .collect();
-        answered.enough.notified().await;
+        answered.enough().await;
         shop.take_server().kill9();
         let mut asked = Vec::new();
         for shopper in shoppers {
@@ -262,7 +268,7 @@ async fn asked_to_end_it_finishes_what_it_accepted(shop: &mut Shop) {
                 })
             })
             .collect();
-        answered.enough.notified().await;
+        answered.enough().await;
         let ended = shop.take_server().terminate().await;
         assert!(ended.success(), "{ended}");
         let mut told = Vec::new();

@@ -151,7 +151,9 @@ async fn payments_around_the_deadline_end_once(shop: &mut Shop) {
 }
 
 async fn soak_payments_around_two_thousand_deadlines_end_once(shop: &mut Shop) {
-    race_deadlines(shop, 2_000).await;
+    for _ in 0..10 {
+        race_deadlines(shop, 200).await;
+    }
 }
 
 /// woocommerce/woocommerce-gateway-stripe#5486: a paid order was cancelled as unpaid.
@@ -226,14 +228,30 @@ async fn soak_a_thousand_cancels_and_payments_have_one_winner_each(shop: &mut Sh
 async fn race_cancels(shop: &mut Shop, rounds: i64) {
     let client = shop.client();
     client.put_stock("A", rounds * 2).await.expect(200);
-    at_once((0..rounds).map(|round| {
-        let client = client.clone();
-        async move { race_one_cancel(&client, round % 2 == 0).await }
-    }))
-    .await;
+    let mut flagged = Vec::new();
+    for wave in (0..rounds).step_by(50) {
+        let raced = at_once((wave..(wave + 50).min(rounds)).map(|round| {
+            let client = client.clone();
+            async move { race_one_cancel(&client, round % 2 == 0).await }
+        }));
+        flagged.extend(raced.await.into_iter().flatten());
+    }
+    flagged.sort_unstable();
+    let events = books::events(&client).await;
+    let refused = events
+        .iter()
+        .filter(|event| event["kind"] == "payment-refused");
+    let refused = refused.map(|event| event["reservation_id"].as_str().unwrap().to_owned());
+    let mut refused: Vec<String> = refused.collect();
+    refused.sort_unstable();
+    assert_eq!(
+        refused, flagged,
+        "each payment that came too late is flagged once"
+    );
 }
 
-async fn race_one_cancel(client: &Client, cancel_first: bool) {
+/// Returns the reservation if its payment lost, and is to be flagged.
+async fn race_one_cancel(client: &Client, cancel_first: bool) -> Option<String> {
     let same = json!({ "lines": [{ "sku": "A", "quantity": 1 }], "customer_id": "c" });
     let id = id(client.reserve(same.clone()).await);
     let cancel = client.cancel(&id, json!({}));
@@ -250,10 +268,9 @@ async fn race_one_cancel(client: &Client, cancel_first: bool) {
             assert_eq!(cancelled.body, after);
             assert_eq!(paid.refusal(), (409, "reservation-not-held"));
             assert_eq!(paid.body["state"], "cancelled");
-            // The provider insists; the money is flagged, once.
+            // The provider insists, and learns no more than before.
             let again = pay(client, &id, "pi_1", "reacquire").await;
             assert_eq!(again.refusal(), (409, "reservation-not-held"));
-            assert_eq!(flagged(client, &id, "pi_1").await, 1);
         }
         (409, 200) => {
             assert_eq!(paid.body, after);
@@ -267,6 +284,7 @@ async fn race_one_cancel(client: &Client, cancel_first: bool) {
     }
     let anew = client.reserve(same).await.expect(201);
     assert_ne!(id_of(&anew), id, "a new hold, and not the dead one");
+    (paid.status == 409).then_some(id)
 }
 
 /// umbraco/Umbraco.Commerce.Issues#895: each visit to the payment page made a payment that could

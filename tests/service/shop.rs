@@ -19,7 +19,7 @@ static SERVERS_ON_POSTGRES: Semaphore = Semaphore::const_new(4);
 
 /// How long something that is promised soon may take on a machine that is busy. Nothing is decided
 /// by it but that a test ends.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// On what a shop stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
