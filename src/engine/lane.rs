@@ -436,7 +436,7 @@ impl Lane {
     }
 
     /// Records a transaction, and makes the next one larger or smaller, so that a full one takes
-    /// about [`BATCH_TARGET`]. One that failed says nothing about sizes, least of all one that
+    /// about 20 ms. One that failed says nothing about sizes, least of all one that
     /// waited for a lock.
     fn measure(&mut self, size: usize, started: Duration) {
         let took = self.runtime.elapsed().saturating_sub(started);
