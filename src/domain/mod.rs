@@ -7,6 +7,7 @@ mod changes;
 mod command;
 mod decide;
 mod id;
+mod message;
 mod reservation;
 mod snapshot;
 mod stock;
@@ -20,6 +21,7 @@ pub use command::{
 };
 pub use decide::{Rules, decide, insufficient};
 pub use id::{Job, JobId, ReservationId};
+pub use message::{Message, PayloadFault};
 pub use reservation::{Line, MAX_LINES, MAX_QUANTITY, Metadata, Reservation, State};
 pub use snapshot::Snapshot;
 pub use stock::{MAX_ON_HAND, Stock, StockKey};
