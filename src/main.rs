@@ -21,6 +21,9 @@ use holdfast::settings::{
 use holdfast::store::{Clock, Drift, ManualClock};
 use holdfast::worker::Expirer;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Longer than anything takes on virtual time.
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -1,15 +1,18 @@
 //! Text from outside: one rule for every field, so that what one path takes no other refuses.
 
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use unicode_normalization::is_nfc;
 
 /// A text that keeps the rule: not empty, at most `MAX` bytes of UTF-8, in Unicode normal form C,
 /// without control characters, without bidirectional controls, without spaces at either end, and
 /// not `.` or `..` (it may stand in a URL path).
 ///
-/// The rule refuses rather than mends: a SKU that was silently changed would be another SKU.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-#[serde(transparent)]
-pub struct Text<const MAX: usize>(String);
+/// The rule refuses rather than mends: a SKU that was silently changed would be another SKU. A
+/// copy shares the bytes, since a batch names the same stock many times.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Text<const MAX: usize>(Arc<str>);
 
 /// The name of what is sold.
 pub type Sku = Text<128>;
@@ -55,8 +58,8 @@ pub enum TextFault {
 
 impl<const MAX: usize> Text<MAX> {
     /// Takes a text that keeps the rule.
-    pub fn new(text: impl Into<String>) -> Result<Self, TextFault> {
-        let text = text.into();
+    pub fn new(text: impl AsRef<str>) -> Result<Self, TextFault> {
+        let text = text.as_ref();
         if text.is_empty() {
             return Err(TextFault::Empty);
         }
@@ -72,13 +75,13 @@ impl<const MAX: usize> Text<MAX> {
         if text.trim() != text {
             return Err(TextFault::OuterSpace);
         }
-        if !is_nfc(&text) {
+        if !is_nfc(text) {
             return Err(TextFault::NotNormal);
         }
         if text == "." || text == ".." {
             return Err(TextFault::DotSegment);
         }
-        Ok(Self(text))
+        Ok(Self(text.into()))
     }
 
     /// The text itself.
@@ -101,9 +104,30 @@ impl<const MAX: usize> std::fmt::Display for Text<MAX> {
     }
 }
 
-impl<'de, const MAX: usize> serde::Deserialize<'de> for Text<MAX> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+impl<const MAX: usize> Serialize for Text<MAX> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de, const MAX: usize> Deserialize<'de> for Text<MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Reader)
+    }
+}
+
+/// Reads a text without a copy in between.
+struct Reader<const MAX: usize>;
+
+impl<const MAX: usize> de::Visitor<'_> for Reader<MAX> {
+    type Value = Text<MAX>;
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<MAX>, E> {
+        Text::new(text).map_err(E::custom)
     }
 }
 

@@ -33,7 +33,6 @@ pub(super) struct Batch<'a> {
     /// Refusals that were proved without a lock and wait only to be recorded.
     proved: BTreeMap<usize, Outcome>,
     snapshot: Snapshot,
-    locked_stock: BTreeSet<StockKey>,
     answered: BTreeMap<Key, (Vec<u8>, Answer)>,
     claimed: Vec<Job>,
     blocked: BTreeSet<ReservationId>,
@@ -52,7 +51,6 @@ impl<'a> Batch<'a> {
             verdicts: items.iter().map(|_| None).collect(),
             proved: BTreeMap::new(),
             snapshot: Snapshot::default(),
-            locked_stock: BTreeSet::new(),
             answered: BTreeMap::new(),
             claimed: Vec::new(),
             blocked: BTreeSet::new(),
@@ -274,16 +272,6 @@ impl<'a> Batch<'a> {
     async fn write(&mut self, tx: &mut dyn Transaction, now: Timestamp) -> Result<(), StoreError> {
         if !self.changes.reservations.is_empty() || !self.changes.ledger.is_empty() {
             tx.write_transitions(&self.changes, now).await?;
-        }
-        let late: BTreeSet<StockKey> = self
-            .changes
-            .stock
-            .keys()
-            .filter(|key| !self.locked_stock.contains(key))
-            .cloned()
-            .collect();
-        if !late.is_empty() {
-            tx.lock_stock(&late, Wait::Briefly).await?;
         }
         tx.write_rest(&self.changes, &self.answers, now).await
     }

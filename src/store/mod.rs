@@ -144,8 +144,8 @@ pub trait Transaction: Send {
         now: Timestamp,
     ) -> Result<(), StoreError>;
 
-    /// Writes stock (rows that are locked by now), fresh reservations, answers, and last the
-    /// events under the event head.
+    /// Writes stock (rows that were not locked before are locked in the order of their keys, each
+    /// waited for briefly), fresh reservations, answers, and last the events under the event head.
     async fn write_rest(
         &mut self,
         changes: &Changes,

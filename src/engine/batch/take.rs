@@ -169,8 +169,8 @@ impl Batch<'_> {
     }
 
     /// Locks stock now, if a command decides on it or if rows are in doubt. A batch that only
-    /// adds to stock takes it as late as can be, in [`Self::write`], so that a storm of expiries
-    /// holds rows that shoppers want only for its last moment.
+    /// adds to stock takes it as late as can be, with the update itself, so that a storm of
+    /// expiries holds rows that shoppers want only for its last moment.
     pub(super) async fn lock_stock(&mut self, tx: &mut dyn Transaction) -> Result<(), StoreError> {
         let mut keys = BTreeSet::new();
         let mut made = BTreeSet::new();
@@ -210,7 +210,6 @@ impl Batch<'_> {
             .into_iter()
             .map(|row| (row.key.clone(), row))
             .collect();
-        self.locked_stock = keys;
         Ok(())
     }
 

@@ -77,6 +77,9 @@ async fn unmake_stock(
         .await
 }
 
+/// Locks rows that nobody locked before in the order of their keys. The arrays are sorted, and so
+/// is the one index of the table; a nested loop, the only join that is left on here, walks along
+/// the one or the other.
 pub(super) const ADD_TO_STOCK: &str = "
     UPDATE stock AS s
     SET on_hand = s.on_hand + u.on_hand,
