@@ -1,4 +1,6 @@
 //! The open lines: a row for each row of stock that a reservation holds, as long as it holds it.
+//!
+//! Whoever changes them has locked their reservation, so a row that was found stays where it is.
 
 use super::instant::Instant;
 use super::transaction::PostgresTransaction;
@@ -64,11 +66,17 @@ pub(super) async fn insert(
 pub(super) const CLOSE_LINES: &str = "
     DELETE FROM open_lines AS l
     USING unnest($1::text[], $2::text[], $3::timestamptz[], $4::uuid[])
-        AS u (location, sku, expires_at, reservation_id)
-    WHERE l.location = u.location
-        AND l.sku = u.sku
-        AND l.expires_at = u.expires_at
-        AND l.reservation_id = u.reservation_id";
+            AS u (location, sku, expires_at, reservation_id)
+        CROSS JOIN LATERAL (
+            SELECT ctid
+            FROM open_lines
+            WHERE location = u.location
+                AND sku = u.sku
+                AND expires_at = u.expires_at
+                AND reservation_id = u.reservation_id
+            OFFSET 0
+        ) AS found
+    WHERE l.ctid = found.ctid";
 
 /// Takes the open lines of those away that left `held`.
 pub(super) async fn close(
@@ -98,11 +106,17 @@ pub(super) const MOVE_LINES: &str = "
     UPDATE open_lines AS l
     SET expires_at = u.moved_to
     FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::uuid[], $5::timestamptz[])
-        AS u (location, sku, expires_at, reservation_id, moved_to)
-    WHERE l.location = u.location
-        AND l.sku = u.sku
-        AND l.expires_at = u.expires_at
-        AND l.reservation_id = u.reservation_id";
+            AS u (location, sku, expires_at, reservation_id, moved_to)
+        CROSS JOIN LATERAL (
+            SELECT ctid
+            FROM open_lines
+            WHERE location = u.location
+                AND sku = u.sku
+                AND expires_at = u.expires_at
+                AND reservation_id = u.reservation_id
+            OFFSET 0
+        ) AS found
+    WHERE l.ctid = found.ctid";
 
 /// Moves the open lines of those whose deadline moved.
 pub(super) async fn extend(

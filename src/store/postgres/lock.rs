@@ -1,7 +1,9 @@
 //! What a batch decides on: taken in order, and read.
 //!
 //! `ORDER BY` beside `FOR NO KEY UPDATE` sorts first and locks then, row by row, because the
-//! columns it sorts by never change.
+//! columns it sorts by never change. `LATERAL` with an `OFFSET 0` inside takes the rows one by one in
+//! the order of the array, each by its key, whatever the planner believes of the table: see
+//! [`super::SESSION`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +30,12 @@ pub(super) const LOCK_KEYS: &str = "
 pub(super) const READ_KEYS: &str = "
     SELECT i.scope, i.key, i.fingerprint, i.status, i.location, i.body, i.created_at
     FROM unnest($1::text[], $2::text[]) AS k (scope, key)
-    JOIN idempotency AS i ON i.scope = k.scope AND i.key = k.key";
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM idempotency
+        WHERE scope = k.scope AND key = k.key
+        OFFSET 0
+    ) AS i";
 
 pub(super) async fn keys(
     transaction: &mut PostgresTransaction,
@@ -149,31 +156,37 @@ pub(super) const CLAIM_DUE_OF: &str = concat!(
     "SELECT ",
     reservation_columns!(),
     "
-    FROM reservations AS r
-    WHERE r.id = ANY (ARRAY(
-            SELECT oldest.reservation_id
-            FROM (
-                SELECT
-                    l.reservation_id,
-                    sum(l.quantity) OVER (
-                        ORDER BY l.expires_at, l.reservation_id
-                        ROWS UNBOUNDED PRECEDING
-                    ) - l.quantity AS units_before
-                FROM open_lines AS l
-                JOIN reservations AS due ON due.id = l.reservation_id
-                WHERE l.location = $1
-                    AND l.sku = $2
-                    AND l.expires_at <= coalesce($3, statement_timestamp())
-                    AND due.state = 'held'
+    FROM (
+        SELECT
+            l.reservation_id,
+            sum(l.quantity) OVER (
                 ORDER BY l.expires_at, l.reservation_id
-                LIMIT least($4::bigint, $5::bigint)
-            ) AS oldest
-            WHERE oldest.units_before < $4
-        ))
+                ROWS UNBOUNDED PRECEDING
+            ) - l.quantity AS units_before
+        FROM open_lines AS l
+        CROSS JOIN LATERAL (
+            SELECT state
+            FROM reservations
+            WHERE id = l.reservation_id
+            OFFSET 0
+        ) AS due
+        WHERE l.location = $1
+            AND l.sku = $2
+            AND l.expires_at <= coalesce($3, statement_timestamp())
+            AND due.state = 'held'
+        ORDER BY l.expires_at, l.reservation_id
+        LIMIT least($4::bigint, $5::bigint)
+    ) AS oldest
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM reservations
+        WHERE id = oldest.reservation_id
+        OFFSET 0
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS r
+    WHERE oldest.units_before < $4
         AND r.state = 'held'
-        AND r.expires_at <= coalesce($3, statement_timestamp())
-    ORDER BY r.expires_at, r.id
-    FOR NO KEY UPDATE SKIP LOCKED",
+        AND r.expires_at <= coalesce($3, statement_timestamp())",
 );
 
 pub(super) async fn due_of(
@@ -233,21 +246,34 @@ fn understand(rows: &[PgRow]) -> Result<LockedReservations, CorruptRow> {
 pub(super) const LOCK_STOCK: &str = "
     SELECT s.location, s.sku, s.on_hand, s.held, 0::bigint AS due, s.updated_at
     FROM unnest($1::text[], $2::text[]) AS k (location, sku)
-    JOIN stock AS s ON s.location = k.location AND s.sku = k.sku
-    ORDER BY s.location, s.sku
-    FOR NO KEY UPDATE OF s";
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM stock
+        WHERE location = k.location AND sku = k.sku
+        OFFSET 0
+        FOR NO KEY UPDATE
+    ) AS s";
 
 pub(super) const LOCK_FREE_STOCK: &str = "
     SELECT s.location, s.sku, s.on_hand, s.held, 0::bigint AS due, s.updated_at
     FROM unnest($1::text[], $2::text[]) AS k (location, sku)
-    JOIN stock AS s ON s.location = k.location AND s.sku = k.sku
-    ORDER BY s.location, s.sku
-    FOR NO KEY UPDATE OF s SKIP LOCKED";
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM stock
+        WHERE location = k.location AND sku = k.sku
+        OFFSET 0
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS s";
 
 pub(super) const WHICH_STOCK: &str = "
     SELECT s.location, s.sku
     FROM unnest($1::text[], $2::text[]) AS k (location, sku)
-    JOIN stock AS s ON s.location = k.location AND s.sku = k.sku";
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM stock
+        WHERE location = k.location AND sku = k.sku
+        OFFSET 0
+    ) AS s";
 
 pub(super) async fn stock(
     transaction: &mut PostgresTransaction,

@@ -105,7 +105,12 @@ pub(super) const STOCK: &str = "
             ELSE 0
         END AS due
     FROM unnest($1::text[], $2::text[], $3::bigint[]) AS k (location, sku, wanted)
-    JOIN stock AS s ON s.location = k.location AND s.sku = k.sku";
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM stock
+        WHERE location = k.location AND sku = k.sku
+        OFFSET 0
+    ) AS s";
 
 pub(super) async fn stock(
     store: &Postgres,

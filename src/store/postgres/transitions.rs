@@ -74,7 +74,13 @@ pub(super) const MOVE_RESERVATIONS: &str = "
             payment_reference,
             reacquired
         )
-    WHERE r.id = u.id
+        CROSS JOIN LATERAL (
+            SELECT ctid
+            FROM reservations
+            WHERE id = u.id
+            OFFSET 0
+        ) AS found
+    WHERE r.ctid = found.ctid
         AND r.state = u.was_state
         AND r.expires_at = u.was_expires_at
         AND (

@@ -58,7 +58,13 @@ pub(super) async fn rest(
 pub(super) const UNMAKE_STOCK: &str = "
     DELETE FROM stock AS s
     USING unnest($1::text[], $2::text[]) AS u (location, sku)
-    WHERE s.location = u.location AND s.sku = u.sku";
+        CROSS JOIN LATERAL (
+            SELECT ctid
+            FROM stock
+            WHERE location = u.location AND sku = u.sku
+            OFFSET 0
+        ) AS found
+    WHERE s.ctid = found.ctid";
 
 /// Takes those rows away that were made for commands which were then refused.
 async fn unmake_stock(
@@ -77,9 +83,10 @@ async fn unmake_stock(
         .await
 }
 
-/// Locks rows that nobody locked before in the order of their keys. The arrays are sorted, and so
+/// Locks rows that nobody locked before in the order of their keys: the arrays are sorted, and so
 /// is the one index of the table; a nested loop, the only join that is left on here, walks along
-/// the one or the other.
+/// the one or the other. Rows are not found first and changed then, as elsewhere, because one
+/// that another transaction changes in between must be waited for, not missed.
 pub(super) const ADD_TO_STOCK: &str = "
     UPDATE stock AS s
     SET on_hand = s.on_hand + u.on_hand,
@@ -290,18 +297,19 @@ async fn append_events(
         .await
 }
 
-/// Locks in the order of the ids, since the caller may not have locked the rows before.
+/// In the order of the ids, since the caller may not have locked the rows before. One that
+/// changes meanwhile stays as it is, and is looked at again.
 pub(super) const DEFER: &str = "
     UPDATE reservations AS r
     SET attempt_at = greatest(r.expires_at, $2)
-    FROM (
-        SELECT id
-        FROM reservations
-        WHERE id = ANY ($1) AND state = 'held'
-        ORDER BY id
-        FOR NO KEY UPDATE
-    ) AS locked
-    WHERE r.id = locked.id";
+    FROM unnest($1::uuid[]) AS u (id)
+        CROSS JOIN LATERAL (
+            SELECT ctid
+            FROM reservations
+            WHERE id = u.id
+            OFFSET 0
+        ) AS found
+    WHERE r.ctid = found.ctid AND r.state = 'held'";
 
 pub(super) async fn defer(
     transaction: &mut PostgresTransaction,
