@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use holdfast::domain::{EventKind, Job, OnExpired, Outcome, State, Timestamp};
+use holdfast::domain::{EventKind, Job, OnExpired, Outcome, State};
+use holdfast::engine::Due;
 use holdfast::store::Store;
 
 use crate::auditor::{assert_sound, books};
@@ -49,7 +50,7 @@ async fn p2_expiries_at_the_deadline_make_one_transition() {
         home.clock.advance(60_000);
         let (one, timer, other, late) = tokio::join!(
             shop.word(expire(held.job())),
-            shop.engine.expire_due(Timestamp::EPOCH),
+            shop.engine.expire_due(Due::ALL),
             shop.word(expire(held.job())),
             shop.word(reserve(&[("A", 5)], 60)),
         );

@@ -5,10 +5,10 @@
 use sqlx::postgres::{PgConnection, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::{Postgres, audit, lines, lock, read, transitions, write};
+use super::{Postgres, audit, lines, lock, outbox, quarantine, read, transitions, write};
 use crate::store::Clock;
 
-const STATEMENTS: [(&str, &str); 24] = [
+const STATEMENTS: [(&str, &str); 32] = [
     ("lock::LOCK_KEYS", lock::LOCK_KEYS),
     ("lock::READ_KEYS", lock::READ_KEYS),
     ("lock::LOCK_RESERVATIONS", lock::LOCK_RESERVATIONS),
@@ -32,6 +32,14 @@ const STATEMENTS: [(&str, &str); 24] = [
     ("write::ADD_TO_STOCK", write::ADD_TO_STOCK),
     ("write::APPEND_EVENTS", write::APPEND_EVENTS),
     ("write::DEFER", write::DEFER),
+    ("outbox::INSERT_NEXT", outbox::INSERT_NEXT),
+    ("outbox::CLAIM", outbox::CLAIM),
+    ("outbox::MARK_PUBLISHED", outbox::MARK_PUBLISHED),
+    ("outbox::RETRY_LATER", outbox::RETRY_LATER),
+    ("outbox::PARK", outbox::PARK),
+    ("outbox::HELD", outbox::HELD),
+    ("outbox::NEXT_PUBLICATION", outbox::NEXT_PUBLICATION),
+    ("quarantine::OPEN", quarantine::OPEN),
     ("read::NEXT_ATTEMPT", read::NEXT_ATTEMPT),
     ("read::STOCK", read::STOCK),
     ("read::RESERVATION", read::RESERVATION),
@@ -66,6 +74,13 @@ const FILL: &str = "
     INSERT INTO open_lines
     SELECT 'default', lines -> 0 ->> 'sku', expires_at, id, 10
     FROM reservations;
+    INSERT INTO outbox
+    SELECT id, expires_at, 1, now() + interval '1 day', now() + interval '1 day', 0
+    FROM reservations;
+    INSERT INTO quarantine
+        (source, key, payload, reason, attempts, first_seen, last_seen, resolved_at, resolution)
+    SELECT 'relay', 'key-' || n, '', 'refused', 1, now(), now(), now(), 'settled'
+    FROM generate_series(1, 100000) AS n;
     INSERT INTO ledger
     SELECT 'expire:' || n, gen_random_uuid(), 'expired', 'timer', now()
     FROM generate_series(1, 100000) AS n;
@@ -125,6 +140,7 @@ async fn every_statement_finds_its_rows_by_an_index() {
         look(&mut session).await;
         sqlx::raw_sql("ANALYZE").execute(&filler).await.unwrap();
         look(&mut session).await;
+        assert_claims_by_time(&mut session).await;
         for check in audit::CHECKS {
             plan(&mut session, check.promise, check.sql).await;
         }
@@ -133,6 +149,21 @@ async fn every_statement_finds_its_rows_by_an_index() {
     let drop = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
     sqlx::raw_sql(drop).execute(&mut admin).await.unwrap();
     looked.unwrap();
+}
+
+/// What waits for later is no part of what a relay looks through.
+async fn assert_claims_by_time(session: &mut PgConnection) {
+    for (name, sql) in [
+        ("outbox::CLAIM", outbox::CLAIM),
+        ("outbox::NEXT_PUBLICATION", outbox::NEXT_PUBLICATION),
+    ] {
+        let plan = plan(session, name, sql).await;
+        let mut lines = plan.lines().map(str::trim);
+        let walk = lines.find(|line| line.contains("outbox_attempt_at"));
+        assert!(walk.is_some(), "{name} does not walk along time:\n{plan}");
+        let bound = lines.next().unwrap_or_default();
+        assert!(bound.starts_with("Index Cond: (attempt_at "), "{plan}");
+    }
 }
 
 async fn look(session: &mut PgConnection) {
