@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::rows::{End, OutboxRow, Rows};
 use super::{Memory, quarantine};
-use crate::domain::{Message, OutboxEntry, QueueRule, Reservation, State};
+use crate::domain::{Message, OutboxEntry, QueueRule, Reservation, State, Timestamp};
 use crate::store::{
     Adopted, AdoptionCursor, Claimed, ClaimedMessage, NextPublication, Outbox, OutboxDepth, Parked,
     Postponed, Published, RELAY, Sighting, StoreError,
@@ -140,7 +140,7 @@ impl Outbox for Memory {
     ) -> Result<Adopted, StoreError> {
         let now = self.clock.in_process();
         let mut rows = self.rows();
-        let from = after.map_or(crate::domain::Timestamp::EPOCH, |after| after.attempt_at);
+        let from = after.map_or(Timestamp::EPOCH, |after| after.attempt_at);
         let held = rows.attempts_from(from);
         let step: Vec<AdoptionCursor> = held
             .map(|(attempt_at, id)| AdoptionCursor { attempt_at, id })

@@ -2,15 +2,14 @@
 //! those by which a batch puts jobs in.
 
 use async_trait::async_trait;
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Query;
+use sqlx::postgres::PgRow;
 
 use super::error::store_error;
 use super::instant::Instant;
-use super::read::{fetch, fetch_one};
+use super::read::{Statement, fetch, fetch_one};
 use super::transaction::PostgresTransaction;
 use super::{Postgres, array, row, rows};
-use crate::domain::{Job, Message, OutboxEntry, QueueRule, ReservationId};
+use crate::domain::{Job, Message, OutboxEntry, QueueRule, ReservationId, Timestamp};
 use crate::store::{
     Adopted, AdoptionCursor, Claimed, ClaimedMessage, NextPublication, Outbox, OutboxDepth, Parked,
     Postponed, Published, RELAY, StoreError,
@@ -56,7 +55,7 @@ pub(super) async fn insert(
     Ok(())
 }
 
-fn bind<'q>(sql: &'static str, entries: &[&OutboxEntry]) -> Query<'q, sqlx::Postgres, PgArguments> {
+fn bind(sql: &'static str, entries: &[&OutboxEntry]) -> Statement<'static> {
     let rows = || entries.iter();
     sqlx::query(sql)
         .bind(array(rows(), |entry| entry.job.reservation.as_uuid()))
@@ -76,14 +75,9 @@ pub(super) const CLAIM: &str = "
         LIMIT $2
         FOR NO KEY UPDATE SKIP LOCKED
     ), judged AS MATERIALIZED (
-        SELECT due.*, EXISTS (
-                SELECT
-                FROM reservations AS r
-                WHERE r.id = due.reservation_id
-                    AND r.state = 'held'
-                    AND r.expires_at = due.due_at
-            ) AS wanted
+        SELECT due.*, coalesce(r.state = 'held' AND r.expires_at = due.due_at, false) AS wanted
         FROM due
+        LEFT JOIN reservations AS r ON r.id = due.reservation_id
     ), leased AS (
         UPDATE outbox AS o
         SET attempts = o.attempts + 1,
@@ -189,13 +183,7 @@ pub(super) const HELD: &str = "
         held.id,
         held.expires_at,
         held.attempt_at,
-        NOT EXISTS (
-            SELECT
-            FROM outbox AS o
-            WHERE o.reservation_id = held.id
-                AND o.due_at = held.expires_at
-                AND (o.published_at IS NULL OR o.queue = $2)
-        ) AS wanting
+        living.copy IS NULL AS wanting
     FROM (
         SELECT r.id, r.expires_at, r.attempt_at
         FROM reservations AS r
@@ -205,6 +193,14 @@ pub(super) const HELD: &str = "
         ORDER BY r.attempt_at, r.id
         LIMIT $5
     ) AS held
+    LEFT JOIN LATERAL (
+        SELECT o.copy
+        FROM outbox AS o
+        WHERE o.reservation_id = held.id
+            AND o.due_at = held.expires_at
+            AND (o.published_at IS NULL OR o.queue = $2)
+        LIMIT 1
+    ) AS living ON true
     ORDER BY held.attempt_at, held.id";
 
 pub(super) const NEXT_PUBLICATION: &str = "
@@ -253,10 +249,7 @@ impl Fenced {
         }
     }
 
-    fn bind<'q>(
-        self,
-        query: Query<'q, sqlx::Postgres, PgArguments>,
-    ) -> Query<'q, sqlx::Postgres, PgArguments> {
+    fn bind(self, query: Statement<'_>) -> Statement<'_> {
         query
             .bind(self.reservations)
             .bind(self.deadlines)
@@ -282,10 +275,7 @@ fn sorted<T>(items: &[T], message: impl Fn(&T) -> Message) -> Vec<&T> {
     items
 }
 
-async fn execute(
-    store: &Postgres,
-    query: Query<'_, sqlx::Postgres, PgArguments>,
-) -> Result<usize, StoreError> {
+async fn execute(store: &Postgres, query: Statement<'_>) -> Result<usize, StoreError> {
     let done = query.execute(&store.pool).await.map_err(store_error)?;
     Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
 }
@@ -356,7 +346,7 @@ impl Outbox for Postgres {
         limit: usize,
         after: Option<AdoptionCursor>,
     ) -> Result<Adopted, StoreError> {
-        let from = after.map_or(crate::domain::Timestamp::EPOCH, |after| after.attempt_at);
+        let from = after.map_or(Timestamp::EPOCH, |after| after.attempt_at);
         let id = after.map_or(uuid::Uuid::nil(), |after| after.id.as_uuid());
         let query = sqlx::query(HELD)
             .bind(Instant::by_hand(&self.clock))
@@ -423,7 +413,7 @@ impl Outbox for Postgres {
 /// The rows of [`CLAIM`], of which the only one may be without a message.
 fn claimed(rows: &[PgRow]) -> Result<Claimed, StoreError> {
     let mut claimed = Claimed {
-        now: crate::domain::Timestamp::EPOCH,
+        now: Timestamp::EPOCH,
         messages: Vec::with_capacity(rows.len()),
         skipped: 0,
     };
