@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use holdfast::domain::{
     Command, Early, Job, Message, OnExpired, QueueRule, Reservation, Timestamp, Via,
 };
-use holdfast::store::{Claimed, Parked, Postponed, Published};
+use holdfast::store::{Answer, Claimed, Key, Parked, Postponed, Published, RecordedAnswer};
 
 use crate::world::{World, at, cancel, check_out, constraint, extend, line, reserve, set};
 
@@ -100,6 +100,22 @@ async fn next(world: &World) -> Option<Timestamp> {
     next.publish_after
 }
 
+fn answer_that_is_refused() -> RecordedAnswer {
+    RecordedAnswer {
+        key: Key {
+            scope: "shop".to_owned(),
+            key: "k".to_owned(),
+        },
+        fingerprint: Vec::new(),
+        answer: Answer {
+            status: 201,
+            location: None,
+            body: String::new(),
+        },
+        created_at: at(0),
+    }
+}
+
 pub async fn a_job_is_in_the_outbox_with_its_hold_or_not_at_all(mut world: World) {
     world.run(&[set("tea", 10)]).await;
     world.reservation(reserve(&[line("tea", 1)], 60)).await;
@@ -111,12 +127,9 @@ pub async fn a_job_is_in_the_outbox_with_its_hold_or_not_at_all(mut world: World
     world.queue = Some(WEEK);
     let changes = world.decide(&[reserve(&[line("tea", 1)], 60)]).await;
     assert_eq!(changes.outbox.len(), 1);
-    let mut broken = changes.clone();
-    broken.reservations.values_mut().for_each(|change| {
-        change.reservation.attempt_at = at(0);
-    });
-    let refused = world.write(&broken, &[]).await;
-    assert_eq!(constraint(refused), "reservations_attempt_not_early");
+    // What is written after it refuses, and takes it along.
+    let refused = world.write(&changes, &[answer_that_is_refused()]).await;
+    assert_eq!(constraint(refused), "idempotency_fingerprint_length");
     assert_eq!(next(&world).await, None);
     world.write(&changes, &[]).await.unwrap();
     assert_eq!(next(&world).await, Some(at(0)));

@@ -169,22 +169,24 @@ fn p3_an_early_job_releases_nothing_and_comes_again_if_it_is_told_to() {
 
 #[test]
 fn a_job_that_comes_early_twice_in_a_batch_comes_again_once() {
-    let (snapshot, now) = snapshot(Shape::Alive);
+    let (mut snapshot, now) = snapshot(Shape::Alive);
     let mut sum = Changes::default();
     for _ in 0..2 {
         sum.add(changes(rules(QUEUED), &snapshot, &early(Early::Rearm), now));
     }
     assert_eq!(sum.outbox.len(), 1);
-    // One whose hold is extended behind it is published for the new deadline only.
-    sum.add(changes(
-        rules(QUEUED),
-        &snapshot,
-        &command("extend later"),
-        now,
-    ));
+    // One whose hold is extended behind it is published for the new deadline only, and for the
+    // first time, even if somebody brings that one as well.
+    let extended = changes(rules(QUEUED), &snapshot, &command("extend later"), now);
+    snapshot.fold(&extended, now);
+    sum.add(extended);
+    let job = snapshot.reservations[&id()].job();
+    let (via, early) = (Via::Push, Early::Rearm);
+    let rearm = Command::Expire { job, via, early };
+    let rearmed = changes(rules(QUEUED), &snapshot, &rearm, now);
+    assert!(entries(&rearmed)[0].again);
+    sum.add(rearmed);
     let [entry] = entries(&sum)[..] else { panic!() };
-    assert_eq!(
-        (entry.again, entry.job.deadline),
-        (false, at(DEADLINE + 60_000))
-    );
+    assert_eq!((entry.again, entry.job), (false, job));
+    assert_eq!(job.deadline, at(DEADLINE + 60_000));
 }
