@@ -6,7 +6,8 @@ use sqlx::postgres::{PgConnection, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
 use super::{Postgres, audit, lines, lock, outbox, quarantine, read, transitions, write};
-use crate::store::Clock;
+use crate::domain::QueueRule;
+use crate::store::{Clock, Outbox, Parked, Postponed, Published, Quarantine};
 
 const STATEMENTS: [(&str, &str); 32] = [
     ("lock::LOCK_KEYS", lock::LOCK_KEYS),
@@ -141,6 +142,7 @@ async fn every_statement_finds_its_rows_by_an_index() {
         sqlx::raw_sql("ANALYZE").execute(&filler).await.unwrap();
         look(&mut session).await;
         assert_claims_by_time(&mut session).await;
+        use_the_outbox(&store, &mut session).await;
         for check in audit::CHECKS {
             plan(&mut session, check.promise, check.sql).await;
         }
@@ -164,6 +166,53 @@ async fn assert_claims_by_time(session: &mut PgConnection) {
         let bound = lines.next().unwrap_or_default();
         assert!(bound.starts_with("Index Cond: (attempt_at "), "{plan}");
     }
+}
+
+/// The suite for all stores moves its clock by hand; here the database's own decides. All but three
+/// messages wait until tomorrow, and all cases are settled.
+async fn use_the_outbox(store: &Postgres, session: &mut PgConnection) {
+    let due = "
+        UPDATE outbox
+        SET publish_after = now() - interval '1 s', attempt_at = now() - interval '1 s'
+        WHERE (reservation_id, due_at) IN (
+            SELECT id, expires_at FROM reservations ORDER BY attempt_at LIMIT 3
+        )";
+    sqlx::raw_sql(due).execute(session).await.unwrap();
+    let claimed = store.claim(10, 60_000).await.unwrap();
+    let [one, two, three] = claimed.messages[..] else {
+        panic!("{claimed:?}");
+    };
+    assert_eq!((one.attempt, claimed.skipped), (1, 0));
+    assert_eq!(store.claim(10, 60_000).await.unwrap().messages, []);
+    let published = Published {
+        message: one.message,
+        attempt: 1,
+        receipt: None,
+    };
+    let marked = store.mark_published(&[published], "q").await;
+    assert_eq!(marked.unwrap(), 1);
+    let postponed = Postponed {
+        message: two.message,
+        attempt: 1,
+        at: claimed.now.saturating_add_millis(5_000),
+        error: String::new(),
+    };
+    assert_eq!(store.retry_later(&[postponed]).await.unwrap(), 1);
+    let parked = Parked {
+        message: three.message,
+        attempt: 1,
+        reason: String::new(),
+    };
+    assert_eq!(store.park(&[parked]).await.unwrap(), 1);
+    assert_eq!(store.open(10, 0).await.unwrap().len(), 1);
+    let next = store.next_publication().await.unwrap();
+    let at = next.publish_after.unwrap();
+    assert_eq!(at.millis_since(claimed.now), 5_000);
+    let rule = QueueRule {
+        max_delay_ms: 1_000,
+    };
+    let adopted = store.adopt("another", rule, 10, None).await.unwrap();
+    assert_eq!(adopted.adopted, 1);
 }
 
 async fn look(session: &mut PgConnection) {
