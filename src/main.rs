@@ -112,12 +112,13 @@ async fn replay_into(
         engine::Settings {
             rules: Rules {
                 max_hold_seconds: hold_seconds,
+                queue: None,
             },
             sales_lanes,
             patience: HOUR,
         },
     );
-    let expirer = Expirer::new(engine.clone(), Arc::clone(&runtime), HOUR);
+    let expirer = Expirer::timer(engine.clone(), Arc::clone(&runtime), HOUR);
     let location = Location::new("default")?;
     let replay = Replay::new(
         engine.clone(),

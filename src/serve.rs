@@ -53,6 +53,7 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
         engine::Settings {
             rules: Rules {
                 max_hold_seconds: settings.max_hold_seconds,
+                queue: None,
             },
             sales_lanes: opened.sales_lanes,
             // Shorter than callers wait for an answer, so that a command whose rows do not come is
@@ -63,7 +64,7 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
     let (stop_expirer, stop) = watch::channel(false);
     let (finished, expirer) = oneshot::channel();
     let running = worker::run(
-        Expirer::new(engine.clone(), Arc::clone(&runtime), settings.sweep),
+        Expirer::timer(engine.clone(), Arc::clone(&runtime), settings.sweep),
         Arc::clone(&runtime),
         metrics.expirer_heartbeat.clone(),
         stop,

@@ -105,7 +105,7 @@ impl Place {
             looks.push(ms_since(&stopwatch, started));
             let mut transaction = self.store.begin().await.unwrap();
             let started = stopwatch.elapsed();
-            let claimed = transaction.claim_due(from, CLAIM).await.unwrap();
+            let claimed = transaction.claim_due(from, 0, CLAIM).await.unwrap();
             claims.push(ms_since(&stopwatch, started));
             assert_eq!(claimed.rows.len(), CLAIM);
             transaction.rollback().await;

@@ -16,6 +16,8 @@ pub struct Changes {
     pub stock: BTreeMap<StockKey, StockDelta>,
     /// What became of expiry jobs.
     pub ledger: Vec<LedgerEntry>,
+    /// Expiry jobs to be published; of each reservation the last one.
+    pub outbox: BTreeMap<ReservationId, OutboxEntry>,
     /// One event for each change of state, in the order of the decisions (P9).
     pub events: Vec<Event>,
 }
@@ -60,6 +62,18 @@ pub struct LedgerEntry {
     pub via: Via,
     /// When it was decided.
     pub at: Timestamp,
+}
+
+/// An expiry job to be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutboxEntry {
+    /// Which job.
+    pub job: Job,
+    /// Whether it was published before. The store then gives it the number of the next copy, and
+    /// else 1.
+    pub again: bool,
+    /// Not before this instant; see [`super::QueueRule`].
+    pub publish_after: Timestamp,
 }
 
 /// Something that happened. The store numbers events without gaps, in commit order.
@@ -137,9 +151,13 @@ impl Changes {
     }
 
     /// Puts `next`, which was decided after all that is in here, on top. A reservation that
-    /// changed twice keeps its first guard and its last row; stock deltas add up.
+    /// changed twice keeps its first guard and its last row; stock deltas add up. A job is
+    /// published for the last deadline only, and not at all if the hold has ended.
     pub fn add(&mut self, next: Self) {
         for (id, change) in next.reservations {
+            if change.reservation.state != State::Held {
+                self.outbox.remove(&id);
+            }
             match self.reservations.get_mut(&id) {
                 Some(earlier) => earlier.reservation = change.reservation,
                 None => {
@@ -154,6 +172,13 @@ impl Changes {
             sum.held += delta.held;
         }
         self.ledger.extend(next.ledger);
+        for (id, entry) in next.outbox {
+            let earlier = self.outbox.entry(id).or_insert(entry);
+            // One row is enough for a job that is to be published anyway.
+            if earlier.job != entry.job {
+                *earlier = entry;
+            }
+        }
         self.events.extend(next.events);
     }
 }

@@ -41,6 +41,8 @@ pub enum Command {
         job: Job,
         /// By which path the job came.
         via: Via,
+        /// What to do if the deadline has not come.
+        early: Early,
     },
     /// Set what is on hand, as after a count.
     SetStock {
@@ -155,12 +157,16 @@ pub enum OnExpired {
 /// The path by which an expiry job came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Via {
-    /// The expirer found the hold by itself.
+    /// The expirer found the hold by itself, at its deadline.
     Timer,
+    /// The expirer found a hold that a queue should have ended some time before.
+    Sweep,
     /// A reserve needed the units (P11), or a late payment the reservation.
     Demand,
-    /// A job was handed to the engine by name.
-    Job,
+    /// A queue handed the job to us.
+    Push,
+    /// We fetched the job from a queue.
+    Pull,
 }
 
 impl Via {
@@ -168,10 +174,23 @@ impl Via {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Timer => "timer",
+            Self::Sweep => "sweep",
             Self::Demand => "demand",
-            Self::Job => "job",
+            Self::Push => "push",
+            Self::Pull => "pull",
         }
     }
+}
+
+/// What an expiry job does that comes before its deadline. It never releases the hold (P3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Early {
+    /// Say so; whoever brought it comes again.
+    #[default]
+    Report,
+    /// Say so, and have another copy of the job published at the deadline, because whoever brought
+    /// it does not come again.
+    Rearm,
 }
 
 /// What `decide` says to one command.
@@ -216,7 +235,7 @@ pub enum Outcome {
     Refused(Refusal),
 }
 
-/// What became of an expiry job. All but `Expired` change nothing.
+/// What became of an expiry job. All but `Expired` leave the reservation as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobOutcome {
     /// This job released the hold.
@@ -235,6 +254,8 @@ pub enum JobOutcome {
     NotDue {
         /// When it will.
         deadline: Timestamp,
+        /// The clock that decided.
+        now: Timestamp,
     },
     /// No such reservation.
     Unknown,

@@ -19,6 +19,7 @@
 //! *Alive* is now < deadline, *due* is now >= deadline. What the picture does not show is refused
 //! or, for a repeat of what was already done, answered as the first time.
 
+mod job;
 mod stock;
 #[cfg(test)]
 mod tests;
@@ -29,11 +30,12 @@ use serde_json::{Value, json};
 
 use self::stock::lacking;
 use super::{
-    Changes, Command, Deadline, Decision, Event, EventKind, Guard, Job, JobOutcome, Lacking,
-    LedgerEntry, Line, OnExpired, Outcome, PaymentReference, Reason, Refusal, Reservation,
-    ReservationChange, ReservationId, Reserve, Snapshot, State, StockDelta, Timestamp, Via,
+    Changes, Command, Deadline, Decision, Event, EventKind, Guard, Lacking, Line, OnExpired,
+    Outcome, PaymentReference, Reason, Refusal, Reservation, ReservationChange, ReservationId,
+    Reserve, Snapshot, State, StockDelta, Timestamp,
 };
 
+pub use self::job::QueueRule;
 pub use self::stock::insufficient;
 
 /// The shortest hold, in milliseconds.
@@ -44,6 +46,9 @@ const MIN_HOLD_MS: i64 = 1_000;
 pub struct Rules {
     /// The longest time from creation to deadline, extensions included, in seconds.
     pub max_hold_seconds: i64,
+    /// The queue that brings expiry jobs back at their deadlines. With the timer there is none,
+    /// and no job is published.
+    pub queue: Option<QueueRule>,
 }
 
 /// Decides one command on what `snapshot` shows at `now`. Nothing is changed here: what shall
@@ -69,7 +74,9 @@ pub fn decide(rules: Rules, snapshot: &Snapshot, command: &Command, now: Timesta
             Ok(held) => decide_cancel(held, reason.as_ref(), now),
             Err(refusal) => refuse(refusal),
         },
-        Command::Expire { job, via } => decide_expire(snapshot, *job, *via, now),
+        Command::Expire { job, via, early } => {
+            job::expire(rules, snapshot, *job, *via, *early, now)
+        }
         Command::SetStock { key, on_hand } => stock::set(snapshot, key, *on_hand, now),
         Command::AdjustStock { key, delta, reason } => {
             stock::adjust(snapshot, key, *delta, reason.as_ref(), now)
@@ -121,16 +128,12 @@ fn decide_reserve(
         "customer_id": reservation.customer_id,
         "reference": reservation.reference,
     });
-    change(
-        None,
-        reservation,
-        StockDelta {
-            on_hand: 0,
-            held: 1,
-        },
-        EventKind::Created,
-        data,
-    )
+    let delta = StockDelta {
+        on_hand: 0,
+        held: 1,
+    };
+    let created = change(None, reservation, delta, EventKind::Created, data);
+    job::publish(rules, created, now)
 }
 
 fn decide_extend(rules: Rules, held: &Reservation, until: Deadline, now: Timestamp) -> Decision {
@@ -151,13 +154,9 @@ fn decide_extend(rules: Rules, held: &Reservation, until: Deadline, now: Timesta
         ..held.clone()
     };
     let data = json!({ "from": held.expires_at, "expires_at": expires_at });
-    change(
-        Some(held),
-        extended,
-        StockDelta::default(),
-        EventKind::Extended,
-        data,
-    )
+    let delta = StockDelta::default();
+    let extended = change(Some(held), extended, delta, EventKind::Extended, data);
+    job::publish(rules, extended, now)
 }
 
 fn decide_check_out(
@@ -256,45 +255,6 @@ fn decide_cancel(held: &Reservation, reason: Option<&Reason>, now: Timestamp) ->
     }
     let data = json!({ "lines": lines(&held.lines), "reason": reason });
     release(held, State::Cancelled, EventKind::Cancelled, data, now)
-}
-
-fn decide_expire(snapshot: &Snapshot, job: Job, via: Via, now: Timestamp) -> Decision {
-    let Some(held) = snapshot.reservations.get(&job.reservation) else {
-        return Decision::job(JobOutcome::Unknown, Changes::default());
-    };
-    if held.state != State::Held && snapshot.ledger.contains(&job.id()) {
-        return Decision::job(JobOutcome::Duplicate, Changes::default());
-    }
-    let (outcome, mut changes) = match held.state {
-        _ if held.expires_at != job.deadline => (JobOutcome::Stale, Changes::default()),
-        State::Paid => (JobOutcome::Paid, Changes::default()),
-        State::Cancelled => (JobOutcome::Cancelled, Changes::default()),
-        State::Expired => return Decision::job(JobOutcome::AlreadyExpired, Changes::default()),
-        State::Held if now < held.expires_at => {
-            let deadline = held.expires_at;
-            return Decision::job(JobOutcome::NotDue { deadline }, Changes::default());
-        }
-        State::Held => {
-            let data = json!({
-                "lines": lines(&held.lines),
-                "lateness_ms": now.millis_since(held.expires_at),
-                "via": via.as_str(),
-            });
-            match release(held, State::Expired, EventKind::Expired, data, now) {
-                Decision::Done { changes, .. } => (JobOutcome::Expired, changes),
-                set_aside @ Decision::SetAside(_) => return set_aside,
-            }
-        }
-    };
-    if !snapshot.ledger.contains(&job.id()) {
-        changes.ledger.push(LedgerEntry {
-            job,
-            outcome: outcome.as_str(),
-            via,
-            at: now,
-        });
-    }
-    Decision::job(outcome, changes)
 }
 
 /// Leaves `held` and gives the units back to where they came from.
@@ -441,13 +401,4 @@ fn change(
         ..Changes::default()
     };
     Decision::Done { outcome, changes }
-}
-
-impl Decision {
-    fn job(outcome: JobOutcome, changes: Changes) -> Self {
-        Self::Done {
-            outcome: Outcome::Job(outcome),
-            changes,
-        }
-    }
 }

@@ -14,12 +14,14 @@ mod stock;
 mod text;
 mod timestamp;
 
-pub use changes::{Changes, Event, EventKind, Guard, LedgerEntry, ReservationChange, StockDelta};
+pub use changes::{
+    Changes, Event, EventKind, Guard, LedgerEntry, OutboxEntry, ReservationChange, StockDelta,
+};
 pub use command::{
-    Command, Deadline, Decision, JobOutcome, Lacking, OnExpired, Outcome, Refusal, Reserve,
+    Command, Deadline, Decision, Early, JobOutcome, Lacking, OnExpired, Outcome, Refusal, Reserve,
     Shortage, Via,
 };
-pub use decide::{Rules, decide, insufficient};
+pub use decide::{QueueRule, Rules, decide, insufficient};
 pub use id::{Job, JobId, ReservationId};
 pub use message::{Message, PayloadFault};
 pub use reservation::{Line, MAX_LINES, MAX_QUANTITY, Metadata, Reservation, State};

@@ -12,8 +12,8 @@ use super::Reply;
 use super::suspects::Suspects;
 use super::ticket::{Aside, Claim, Done, Failure, Ticket, Verdict};
 use crate::domain::{
-    Changes, Command, Decision, Job, JobOutcome, Outcome, ReservationId, Rules, Snapshot, StockKey,
-    Timestamp, Via, decide, insufficient,
+    Changes, Command, Decision, Early, Job, JobOutcome, Outcome, ReservationId, Rules, Snapshot,
+    StockKey, Timestamp, Via, decide, insufficient,
 };
 use crate::store::{Answer, Key, RecordedAnswer, Store, StoreError, Transaction, Wait};
 
@@ -203,7 +203,8 @@ impl<'a> Batch<'a> {
             if self.blocked.contains(&job.reservation) {
                 continue;
             }
-            let command = Command::Expire { job, via };
+            let early = Early::Report;
+            let command = Command::Expire { job, via, early };
             let decision = decide(self.rules, &self.snapshot, &command, now);
             if let Decision::Done { outcome, changes } = decision {
                 self.fold(&command, &outcome, changes, now);
@@ -238,7 +239,7 @@ impl<'a> Batch<'a> {
     }
 
     fn fold(&mut self, command: &Command, outcome: &Outcome, changes: Changes, now: Timestamp) {
-        if let (Command::Expire { job, via }, Outcome::Job(JobOutcome::Expired)) =
+        if let (Command::Expire { job, via, .. }, Outcome::Job(JobOutcome::Expired)) =
             (command, outcome)
         {
             let lateness_ms = now.millis_since(job.deadline);

@@ -16,8 +16,8 @@ use super::cap::next_cap;
 use super::suspects::Suspects;
 use super::ticket::{Aside, Claim, Done, Failure, Ticket, Verdict};
 use super::word::reply_word;
-use super::{EngineError, INBOX_CAPACITY, Released, Reply, Runtime};
-use crate::domain::{Command, Job, Lacking, Rules, StockKey, Timestamp, Via};
+use super::{Due, EngineError, INBOX_CAPACITY, Released, Reply, Runtime};
+use crate::domain::{Command, Early, Job, Lacking, Rules, StockKey, Via};
 use crate::metrics::{LaneLabel, Metrics, OutcomeLabel, ViaLabel};
 use crate::store::{Fate, Store, StoreError, TransactionId, Wait};
 
@@ -40,9 +40,9 @@ pub(super) enum Ask {
     Stop(oneshot::Sender<()>),
 }
 
-/// A request to release what is due, from the given `attempt_at` on.
+/// A request to release what is due.
 pub(super) struct DueAsk {
-    pub from: Timestamp,
+    pub due: Due,
     pub reply: oneshot::Sender<Result<Released, EngineError>>,
 }
 
@@ -201,8 +201,8 @@ impl Lane {
 
     /// Runs one batch, and what must come before commands that it set aside.
     async fn serve(&mut self, tickets: Vec<Ticket>, due: Option<DueAsk>) {
-        let claim = due.as_ref().map(|due| Claim::Due {
-            from: due.from,
+        let claim = due.as_ref().map(|ask| Claim::Due {
+            due: ask.due,
             limit: self.state.cap,
         });
         let mut tally = self.run_parts(Part { tickets, claim }).await;
@@ -461,7 +461,11 @@ impl Lane {
 fn expiries(jobs: Vec<Job>, via: Via) -> Vec<Ticket> {
     jobs.into_iter()
         .map(|job| Ticket {
-            command: Command::Expire { job, via },
+            command: Command::Expire {
+                job,
+                via,
+                early: Early::Report,
+            },
             keyed: None,
             caller: None,
         })

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::{Command, Outcome, Rules, Timestamp};
+use crate::domain::{Command, Outcome, Rules, Timestamp, Via};
 use crate::metrics::{LaneLabel, Metrics};
 use crate::store::{Answer, Key, Store, StoreError};
 
@@ -54,6 +54,26 @@ pub struct Settings {
     pub sales_lanes: usize,
     /// How long a command may wait for rows that others have locked.
     pub patience: Duration,
+}
+
+/// Which due holds to release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Those whose `attempt_at` is this or later.
+    pub from: Timestamp,
+    /// Those whose `attempt_at` is at least so long ago, in milliseconds.
+    pub grace_ms: i64,
+    /// By which path they are said to have expired.
+    pub via: Via,
+}
+
+impl Due {
+    /// All that the timer would release.
+    pub const ALL: Self = Self {
+        from: Timestamp::EPOCH,
+        grace_ms: 0,
+        via: Via::Timer,
+    };
 }
 
 /// What a request to release what is due did.
@@ -181,10 +201,10 @@ impl Engine {
         answer.await.map_err(|_| EngineError::ShuttingDown)?
     }
 
-    /// Releases the earliest holds that are due, from the given `attempt_at` on, in one batch.
-    pub async fn expire_due(&self, from: Timestamp) -> Result<Released, EngineError> {
+    /// Releases the earliest of these holds, in one batch.
+    pub async fn expire_due(&self, due: Due) -> Result<Released, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let ask = Ask::Due(DueAsk { from, reply });
+        let ask = Ask::Due(DueAsk { due, reply });
         self.lanes.release.try_send(ask).map_err(turned_away)?;
         answer.await.map_err(|_| EngineError::ShuttingDown)?
     }

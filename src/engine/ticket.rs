@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{EngineError, Keyed, Reply};
-use crate::domain::{Command, Job, Lacking, StockKey, Timestamp, Via};
+use super::{Due, EngineError, Keyed, Reply};
+use crate::domain::{Command, Job, Lacking, StockKey, Via};
 use crate::store::{CorruptRow, StoreError};
 
 /// One command on its way through a lane.
@@ -29,7 +29,7 @@ pub(super) struct Caller {
 /// Due holds that a batch looks up itself, besides its commands.
 pub(super) enum Claim {
     /// The earliest that are due.
-    Due { from: Timestamp, limit: usize },
+    Due { due: Due, limit: usize },
     /// The oldest due ones of these rows of stock, with so many units (P11).
     Of(BTreeMap<StockKey, i64>),
 }
@@ -37,7 +37,7 @@ pub(super) enum Claim {
 impl Claim {
     pub fn via(&self) -> Via {
         match self {
-            Self::Due { .. } => Via::Timer,
+            Self::Due { due, .. } => due.via,
             Self::Of(_) => Via::Demand,
         }
     }

@@ -10,12 +10,22 @@
 
 mod clock;
 pub mod memory;
+mod outbox;
 pub mod postgres;
+mod quarantine;
 pub mod sqlite;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
+
+pub use self::outbox::{
+    Adopted, AdoptionCursor, Claimed, ClaimedMessage, NextPublication, Outbox, OutboxDepth, Parked,
+    Postponed, Published,
+};
+pub use self::quarantine::{
+    MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY, Quarantine, QuarantineCase, RELAY, Sighting,
+};
 
 use crate::domain::{
     Changes, JobId, Location, PaymentReference, Reservation, ReservationId, Sku, State, Stock,
@@ -71,6 +81,12 @@ pub trait Store: Send + Sync + 'static {
     /// Events with numbers larger than `after`, in order, at most `limit`.
     async fn events(&self, after: i64, limit: usize) -> Result<Vec<RecordedEvent>, StoreError>;
 
+    /// The expiry jobs that wait for their publication.
+    fn outbox(&self) -> &dyn Outbox;
+
+    /// The messages that nothing can be done with.
+    fn quarantine(&self) -> &dyn Quarantine;
+
     /// Recomputes what the rows promise (P1, P2, P8, the ledger against the events) in one
     /// snapshot, and says row by row where it does not hold.
     async fn audit(&self) -> Result<Vec<Drift>, StoreError>;
@@ -90,11 +106,12 @@ pub trait Transaction: Send {
         wait: Wait,
     ) -> Result<LockedReservations, StoreError>;
 
-    /// Locks and reads held reservations whose `attempt_at` has passed, is not before `from`,
-    /// and which nobody else has locked; the earliest first, at most `limit`.
+    /// Locks and reads held reservations whose `attempt_at` has passed by `grace_ms` or more, is
+    /// not before `from`, and which nobody else has locked; the earliest first, at most `limit`.
     async fn claim_due(
         &mut self,
         from: Timestamp,
+        grace_ms: i64,
         limit: usize,
     ) -> Result<LockedReservations, StoreError>;
 
@@ -145,7 +162,8 @@ pub trait Transaction: Send {
     ) -> Result<(), StoreError>;
 
     /// Writes stock (rows that were not locked before are locked in the order of their keys, each
-    /// waited for briefly), fresh reservations, answers, and last the events under the event head.
+    /// waited for briefly), fresh reservations, the outbox, answers, and last the events under the
+    /// event head.
     async fn write_rest(
         &mut self,
         changes: &Changes,

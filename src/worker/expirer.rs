@@ -5,6 +5,9 @@
 //! it sees what other instances made. Since the shortest hold is a second and the safety look
 //! comes twice as often, every hold is seen before it is due, and no instance has to tell another
 //! (or itself) about a new one.
+//!
+//! Behind a queue, it is the sweep: it leaves each hold to the queue for a grace after its
+//! deadline, and releases what the queue has not brought back by then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +15,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{Next, Worker};
-use crate::domain::Timestamp;
-use crate::engine::{Engine, EngineError, Runtime};
+use crate::domain::{Timestamp, Via};
+use crate::engine::{Due, Engine, EngineError, Runtime};
 
-/// The longest sleep: half of the shortest hold.
+/// The longest sleep of the timer: half of the shortest hold. The sweep may sleep for its grace
+/// besides.
 const SAFETY_LOOK: Duration = Duration::from_millis(500);
 /// The first rest after a look that found due holds, all locked by others; doubled up to
 /// [`SAFETY_LOOK`].
 const VAIN_LOOK: Duration = Duration::from_millis(100);
+/// The longest sleep of all, so that an expirer that lives is seen to live.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 /// How far the watermark stays behind the earliest held attempt, in milliseconds. A transaction
 /// that was decided before the look and committed after it lies within this margin.
 const WATERMARK_MARGIN_MS: i64 = 60_000;
@@ -30,6 +36,9 @@ pub struct Expirer {
     runtime: Arc<dyn Runtime>,
     /// How often to look from the beginning.
     sweep: Duration,
+    /// How long a due hold is left to others, in milliseconds.
+    grace_ms: i64,
+    via: Via,
     /// No held reservation has an earlier attempt. Looks start here, because released holds leave
     /// dead entries at the beginning of the index that an old snapshot keeps from being removed.
     watermark: Timestamp,
@@ -39,16 +48,40 @@ pub struct Expirer {
 }
 
 impl Expirer {
-    /// An expirer that looks from the beginning at once and then every `sweep`.
-    pub fn new(engine: Engine, runtime: Arc<dyn Runtime>, sweep: Duration) -> Self {
+    /// An expirer that releases holds when they are due. It looks from the beginning at once and
+    /// then every `sweep`.
+    pub fn timer(engine: Engine, runtime: Arc<dyn Runtime>, sweep: Duration) -> Self {
         Self {
             engine,
             runtime,
             sweep,
+            grace_ms: 0,
+            via: Via::Timer,
             watermark: Timestamp::EPOCH,
             next_sweep: Duration::ZERO,
             vain_look: VAIN_LOOK,
         }
+    }
+
+    /// An expirer that releases holds that are still there so long after they were due, because a
+    /// queue has not done it.
+    pub fn sweep(
+        engine: Engine,
+        runtime: Arc<dyn Runtime>,
+        sweep: Duration,
+        grace: Duration,
+    ) -> Self {
+        Self {
+            grace_ms: i64::try_from(grace.as_millis()).unwrap_or(i64::MAX),
+            via: Via::Sweep,
+            ..Self::timer(engine, runtime, sweep)
+        }
+    }
+
+    /// The longest sleep after which no hold is seen too late for its release.
+    fn longest_sleep(&self) -> Duration {
+        let grace = Duration::from_millis(u64::try_from(self.grace_ms).unwrap_or_default());
+        SAFETY_LOOK.saturating_add(grace).min(SIGN_OF_LIFE)
     }
 
     /// Where the next look starts.
@@ -80,15 +113,21 @@ impl Worker for Expirer {
         // The look saw locked rows as well, so the watermark does not pass them.
         let earliest = look.attempt_at.unwrap_or(look.now).min(look.now);
         self.watermark = earliest.saturating_add_millis(-WATERMARK_MARGIN_MS);
-        let Some(attempt_at) = look.attempt_at.filter(|at| *at <= look.now) else {
+        let until = look
+            .attempt_at
+            .map(|at| at.saturating_add_millis(self.grace_ms));
+        let Some(attempt_at) = until.filter(|until| *until <= look.now) else {
             self.vain_look = VAIN_LOOK;
-            let wait_ms = look
-                .attempt_at
-                .map_or(i64::MAX, |at| at.millis_since(look.now));
+            let wait_ms = until.map_or(i64::MAX, |until| until.millis_since(look.now));
             let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or_default());
-            return Ok(Next::After(wait.min(SAFETY_LOOK)));
+            return Ok(Next::After(wait.min(self.longest_sleep())));
         };
-        let released = self.engine.expire_due(from).await?;
+        let due = Due {
+            from,
+            grace_ms: self.grace_ms,
+            via: self.via,
+        };
+        let released = self.engine.expire_due(due).await?;
         if released.claimed > 0 {
             self.vain_look = VAIN_LOOK;
             return Ok(Next::Again);

@@ -8,8 +8,17 @@ use holdfast::store::NextAttempt;
 use crate::world::{World, at, cancel, extend, key, line, reserve, set};
 
 async fn claim(world: &World, from: Timestamp, limit: usize) -> Vec<Reservation> {
+    claim_after(world, from, 0, limit).await
+}
+
+async fn claim_after(
+    world: &World,
+    from: Timestamp,
+    grace_ms: i64,
+    limit: usize,
+) -> Vec<Reservation> {
     let mut transaction = world.store.begin().await.unwrap();
-    let claimed = transaction.claim_due(from, limit).await.unwrap();
+    let claimed = transaction.claim_due(from, grace_ms, limit).await.unwrap();
     transaction.rollback().await;
     assert!(claimed.elsewhere.is_empty() && claimed.corrupt.is_empty());
     claimed.rows
@@ -70,6 +79,26 @@ pub async fn a_claim_starts_where_it_is_told(world: World) {
     assert_eq!(ids(&claim(&world, at(10_000), 10).await), ids(&made));
     assert_eq!(ids(&claim(&world, at(10_001), 10).await), [made[1].id]);
     assert!(claim(&world, at(20_001), 10).await.is_empty());
+}
+
+pub async fn a_sweep_leaves_holds_to_others_for_its_grace(world: World) {
+    let made = holds(&world, &[(10, 1), (20, 1)]).await;
+    world.clock.set(at(14_999));
+    assert!(
+        claim_after(&world, Timestamp::EPOCH, 5_000, 10)
+            .await
+            .is_empty()
+    );
+    world.clock.set(at(15_000));
+    let claimed = claim_after(&world, Timestamp::EPOCH, 5_000, 10).await;
+    assert_eq!(claimed, [made[0].clone()]);
+    world.clock.set(at(25_000));
+    assert_eq!(claim_after(&world, at(10_001), 5_000, 10).await.len(), 1);
+    assert!(
+        claim_after(&world, Timestamp::EPOCH, i64::MAX, 10)
+            .await
+            .is_empty()
+    );
 }
 
 pub async fn just_enough_is_claimed_of_a_shelf(world: World) {

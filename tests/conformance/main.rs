@@ -9,6 +9,8 @@ mod claims;
 #[expect(dead_code, reason = "other tests look at the rows themselves")]
 #[path = "../world/database.rs"]
 mod database;
+mod outbox;
+mod quarantine;
 mod reads;
 mod reservations;
 mod sqlite_file;
@@ -58,11 +60,27 @@ macro_rules! stores {
                 reservations::an_unknown_transaction_has_no_known_fate,
                 claims::holds_are_claimed_when_due_the_earliest_first,
                 claims::a_claim_starts_where_it_is_told,
+                claims::a_sweep_leaves_holds_to_others_for_its_grace,
                 claims::just_enough_is_claimed_of_a_shelf,
                 claims::a_moved_deadline_is_not_due,
                 claims::a_deferred_hold_is_tried_later_and_never_early,
                 claims::the_next_attempt_is_the_earliest,
                 claims::due_units_are_counted_by_deadline,
+                outbox::a_job_is_in_the_outbox_with_its_hold_or_not_at_all,
+                outbox::a_message_is_claimed_when_its_time_has_come_the_earliest_first,
+                outbox::a_lease_that_ended_gives_the_message_to_another,
+                outbox::no_message_is_claimed_twice,
+                outbox::what_nobody_waits_for_is_skipped,
+                outbox::a_retry_moves_the_attempt_and_nothing_else,
+                outbox::what_is_parked_is_in_quarantine_and_not_tried_again,
+                outbox::an_early_job_is_published_again_at_its_deadline,
+                outbox::holds_without_a_message_are_adopted_once,
+                outbox::holds_are_adopted_for_another_queue,
+                outbox::adoption_goes_on_where_it_stopped,
+                outbox::depth_counts_what_waits,
+                outbox::a_batch_of_nothing_changes_nothing,
+                quarantine::a_case_is_opened_once_and_counted,
+                quarantine::a_case_is_bounded,
                 reads::reservations_are_listed_newest_first,
                 reads::reservations_are_listed_as_they_read,
                 reads::reservations_are_listed_by_customer_and_reference,

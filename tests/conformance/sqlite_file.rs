@@ -31,6 +31,7 @@ impl Opened {
         let world = World {
             store: Arc::new(store.clone()),
             clock,
+            queue: None,
         };
         Self {
             directory,
@@ -188,7 +189,10 @@ async fn a_corrupt_hold_keeps_nobody_from_the_others() {
         .await;
     opened.world.clock.set(at(61_000));
     let mut transaction = opened.store.begin().await.unwrap();
-    let claimed = transaction.claim_due(Timestamp::EPOCH, 10).await.unwrap();
+    let claimed = transaction
+        .claim_due(Timestamp::EPOCH, 0, 10)
+        .await
+        .unwrap();
     assert_eq!(claimed.rows, std::slice::from_ref(&sound));
     assert!(claimed.corrupt.contains_key(&corrupt.id));
     let claimed = transaction.claim_due_of(&key("tea"), 1, 10).await.unwrap();
@@ -266,6 +270,7 @@ async fn a_new_file_can_be_opened_by_two_at_once() {
     let world = World {
         store: Arc::new(first.unwrap()),
         clock: ManualClock::at(at(0)),
+        queue: None,
     };
     world.run(&[set("tea", 1)]).await;
     assert_eq!(second.unwrap().events(0, 9).await.unwrap().len(), 1);

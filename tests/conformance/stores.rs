@@ -16,7 +16,12 @@ use crate::world::{World, at};
 pub async fn with_memory<Running: Future<Output = ()>>(test: impl FnOnce(World) -> Running) {
     let clock = ManualClock::at(at(0));
     let store = Arc::new(Memory::new(Clock::Manual(clock.clone())));
-    test(World { store, clock }).await;
+    test(World {
+        store,
+        clock,
+        queue: None,
+    })
+    .await;
 }
 
 /// Runs a test on a file of its own.
@@ -28,6 +33,7 @@ pub async fn with_sqlite<Running: Future<Output = ()>>(test: impl FnOnce(World) 
     let world = World {
         store: Arc::new(store.clone()),
         clock,
+        queue: None,
     };
     test(world).await;
     store.close().await;
@@ -41,7 +47,12 @@ pub async fn with_postgres<Running: Future<Output = ()>>(test: impl FnOnce(World
     let store = connected.unwrap();
     store.migrate().await.unwrap();
     let store = Arc::new(store);
-    test(World { store, clock }).await;
+    test(World {
+        store,
+        clock,
+        queue: None,
+    })
+    .await;
 }
 
 /// A directory that goes when the test is over.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use holdfast::domain::{
-    Changes, Command, Deadline, Decision, Job, Line, OnExpired, Outcome, Reservation,
-    ReservationId, Reserve, Rules, Snapshot, Stock, StockKey, Text, Timestamp, Via, decide,
+    Changes, Command, Deadline, Decision, Early, Job, Line, OnExpired, Outcome, QueueRule,
+    Reservation, ReservationId, Reserve, Rules, Snapshot, Stock, StockKey, Text, Timestamp, Via,
+    decide,
 };
 use holdfast::store::{ManualClock, RecordedAnswer, Store, StoreError, Transaction, Wait};
 
@@ -14,6 +15,8 @@ use holdfast::store::{ManualClock, RecordedAnswer, Store, StoreError, Transactio
 pub struct World {
     pub store: Arc<dyn Store>,
     pub clock: Arc<ManualClock>,
+    /// The queue that the domain knows of.
+    pub queue: Option<QueueRule>,
 }
 
 /// So many milliseconds after the start of the test's time.
@@ -100,13 +103,25 @@ pub fn expire_at(reservation: ReservationId, deadline: Timestamp) -> Command {
         reservation,
         deadline,
     };
-    let via = Via::Job;
-    Command::Expire { job, via }
+    Command::Expire {
+        job,
+        via: Via::Push,
+        early: Early::Report,
+    }
 }
 
 /// What a batch of commands changes, decided on what `transaction` has locked.
 pub async fn decide_in(
     transaction: &mut dyn Transaction,
+    commands: &[Command],
+) -> Result<(Vec<Outcome>, Changes, Timestamp), StoreError> {
+    decide_with(transaction, None, commands).await
+}
+
+/// The same with a queue.
+async fn decide_with(
+    transaction: &mut dyn Transaction,
+    queue: Option<QueueRule>,
     commands: &[Command],
 ) -> Result<(Vec<Outcome>, Changes, Timestamp), StoreError> {
     let mut ids = BTreeSet::new();
@@ -155,6 +170,7 @@ pub async fn decide_in(
     };
     let rules = Rules {
         max_hold_seconds: 2_592_000,
+        queue,
     };
     let mut outcomes = Vec::new();
     let mut sum = Changes::default();
@@ -175,7 +191,8 @@ impl World {
     /// Decides commands as one batch, and writes nothing.
     pub async fn decide(&self, commands: &[Command]) -> Changes {
         let mut transaction = self.store.begin().await.unwrap();
-        let (_, changes, _) = decide_in(transaction.as_mut(), commands).await.unwrap();
+        let decided = decide_with(transaction.as_mut(), self.queue, commands).await;
+        let (_, changes, _) = decided.unwrap();
         transaction.rollback().await;
         changes
     }
@@ -183,7 +200,8 @@ impl World {
     /// Decides commands as one batch, and commits what they change.
     pub async fn run(&self, commands: &[Command]) -> Vec<Outcome> {
         let mut transaction = self.store.begin().await.unwrap();
-        let (outcomes, changes, now) = decide_in(transaction.as_mut(), commands).await.unwrap();
+        let decided = decide_with(transaction.as_mut(), self.queue, commands).await;
+        let (outcomes, changes, now) = decided.unwrap();
         transaction.write_transitions(&changes, now).await.unwrap();
         let keys = changes.stock.keys().cloned().collect();
         transaction.lock_stock(&keys, Wait::Briefly).await.unwrap();

@@ -22,7 +22,7 @@ fn after(millis: u64) -> Next {
 fn expirer(home: &Home, sweep: Duration) -> (Shop, Expirer, Arc<InNoTime>) {
     let runtime = InNoTime::start();
     let shop = Shop::open_with(&home.store, runtime.clone(), settings(1));
-    let expirer = Expirer::new(shop.engine.clone(), runtime.clone(), sweep);
+    let expirer = Expirer::timer(shop.engine.clone(), runtime.clone(), sweep);
     (shop, expirer, runtime)
 }
 
@@ -59,6 +59,45 @@ async fn p7_it_sleeps_until_the_earliest_deadline_and_never_longer_than_half_a_s
         assert_eq!(expirer.run_once().await.unwrap(), after(500));
         assert_sound(home.store.as_ref()).await;
     }
+}
+
+#[tokio::test]
+async fn p7_a_sweep_leaves_a_hold_to_the_queue_for_its_grace_and_no_longer() {
+    for home in homes().await {
+        let runtime = InNoTime::start();
+        let shop = Shop::open_with(&home.store, runtime.clone(), settings(1));
+        let grace = Duration::from_secs(3);
+        let mut expirer = Expirer::sweep(shop.engine.clone(), runtime, HOUR, grace);
+        shop.stock_up("A", 10).await;
+        let held = shop.hold("A", 1, 60).await;
+        let quiet = after(3_500);
+        assert_eq!(expirer.run_once().await.unwrap(), quiet, "{}", home.name);
+        home.clock.advance(60_000);
+        assert_eq!(expirer.run_once().await.unwrap(), after(3_000));
+        home.clock.advance(2_999);
+        assert_eq!(expirer.run_once().await.unwrap(), after(1));
+        assert_eq!(shop.state(held.id).await, State::Held);
+        home.clock.advance(1);
+        assert_eq!(expirer.run_once().await.unwrap(), Next::Again);
+        assert_eq!(shop.state(held.id).await, State::Expired);
+        let events = home.store.events(0, 100).await.unwrap();
+        let data = &events.last().unwrap().event.data;
+        assert_eq!(
+            (&data["via"], &data["lateness_ms"]),
+            (&"sweep".into(), &3_000.into())
+        );
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+/// However long the grace is, an expirer that lives is seen to live.
+#[tokio::test]
+async fn a_sweep_never_sleeps_for_long() {
+    let home = memory();
+    let runtime = InNoTime::start();
+    let shop = Shop::open_with(&home.store, runtime.clone(), settings(1));
+    let mut expirer = Expirer::sweep(shop.engine.clone(), runtime, HOUR, HOUR);
+    assert_eq!(expirer.run_once().await.unwrap(), after(5_000));
 }
 
 /// eventespresso/event-espresso-core#218: what nobody came back for was never given back.

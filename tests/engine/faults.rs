@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::domain::{Command, Outcome, State, Timestamp};
-use holdfast::engine::{EngineError, Reply, Runtime, Settings, Task};
+use holdfast::domain::{Command, Outcome, State};
+use holdfast::engine::{Due, EngineError, Reply, Runtime, Settings, Task};
 use holdfast::store::Fate;
 use holdfast::worker::{Expirer, Next, Worker};
 
@@ -148,7 +148,7 @@ async fn p5_a_release_that_fails_is_said_to_fail_and_done_later() {
             shop.hold("A", 3, 60).await;
             home.clock.advance(60_000);
             plan.always(step, Fault::Unavailable);
-            let failed = shop.engine.expire_due(Timestamp::EPOCH).await;
+            let failed = shop.engine.expire_due(Due::ALL).await;
             assert!(
                 matches!(failed, Err(EngineError::Store(_))),
                 "{step:?}: {failed:?}"
@@ -246,7 +246,7 @@ async fn a_row_that_only_those_get_who_wait_is_waited_for_again() {
     home.clock.advance(60_000);
     plan.once(Step::WriteRest, Fault::Contended);
     assert_eq!(shop.release_all().await, 1, "COLD is");
-    let mut expirer = Expirer::new(shop.engine.clone(), shop.runtime.clone(), HOUR);
+    let mut expirer = Expirer::timer(shop.engine.clone(), shop.runtime.clone(), HOUR);
     while shop.on_shelf("HOT").await.held > 0 {
         if let Next::After(rest) = expirer.run_once().await.unwrap() {
             home.clock.advance(i64::try_from(rest.as_millis()).unwrap());
@@ -524,7 +524,7 @@ async fn p10_shutting_down_finishes_what_was_accepted_and_takes_no_more() {
         assert_eq!(answer.await.unwrap(), "held");
     }
     assert_eq!(shop.word(reserve(&[("A", 1)], 60)).await, "shutting-down");
-    let late = shop.engine.expire_due(Timestamp::EPOCH).await;
+    let late = shop.engine.expire_due(Due::ALL).await;
     assert!(matches!(late, Err(EngineError::ShuttingDown)), "{late:?}");
     assert_eq!(shop.state(old.id).await, State::Expired);
     assert_sound(home.store.as_ref()).await;

@@ -8,9 +8,9 @@ use holdfast::domain::{
     Changes, JobId, PaymentReference, Reservation, ReservationId, Stock, StockKey, Timestamp,
 };
 use holdfast::store::{
-    Drift, Fate, Key, LockedKeys, LockedReservations, LockedStock, NextAttempt, RecordedAnswer,
-    RecordedEvent, ReservationFilter, StockFilter, Store, StoreError, Transaction, TransactionId,
-    Wait,
+    Drift, Fate, Key, LockedKeys, LockedReservations, LockedStock, NextAttempt, Outbox, Quarantine,
+    RecordedAnswer, RecordedEvent, ReservationFilter, StockFilter, Store, StoreError, Transaction,
+    TransactionId, Wait,
 };
 use tokio::sync::{Notify, Semaphore};
 
@@ -256,6 +256,14 @@ impl Store for Faulty {
         self.inner.events(after, limit).await
     }
 
+    fn outbox(&self) -> &dyn Outbox {
+        self.inner.outbox()
+    }
+
+    fn quarantine(&self) -> &dyn Quarantine {
+        self.inner.quarantine()
+    }
+
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
         self.inner.audit().await
     }
@@ -285,10 +293,11 @@ impl Transaction for FaultyTransaction {
     async fn claim_due(
         &mut self,
         from: Timestamp,
+        grace_ms: i64,
         limit: usize,
     ) -> Result<LockedReservations, StoreError> {
         self.plan.pass(Step::ClaimDue).await?;
-        self.inner.claim_due(from, limit).await
+        self.inner.claim_due(from, grace_ms, limit).await
     }
 
     async fn claim_due_of(

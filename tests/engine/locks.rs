@@ -155,7 +155,7 @@ async fn p7_a_foreign_lock_on_stock_does_not_stop_the_release_of_other_holds() {
         "select 1 from stock where sku = 'LOCKED' for update",
     )
     .await;
-    let mut expirer = Expirer::new(
+    let mut expirer = Expirer::timer(
         shop.engine.clone(),
         Arc::new(TokioRuntime::start()),
         Duration::from_secs(300),
@@ -347,7 +347,7 @@ async fn p7_a_corrupt_row_is_put_off_and_found_by_the_audit() {
         .unwrap();
 
     home.clock.advance(60_000);
-    let mut expirer = Expirer::new(
+    let mut expirer = Expirer::timer(
         shop.engine.clone(),
         crate::shop::InNoTime::start(),
         Duration::from_secs(300),

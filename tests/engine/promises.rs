@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use holdfast::domain::{EventKind, Job, OnExpired, Outcome, State, Timestamp};
-use holdfast::store::Store;
+use holdfast::domain::{
+    Command, Early, EventKind, Job, Message, OnExpired, Outcome, QueueRule, State, Via,
+};
+use holdfast::engine::Due;
+use holdfast::store::{Published, Store};
 
 use crate::auditor::{assert_sound, books};
 use crate::shop::{
-    Shop, adjust, cancel, expire, extend, homes, pay, pay_with, reacquire, reserve, set_stock,
+    InNoTime, Shop, adjust, cancel, expire, extend, homes, pay, pay_with, reacquire, reserve,
+    set_stock, settings,
 };
 
 /// Does the ledger show the job as done?
@@ -49,7 +53,7 @@ async fn p2_expiries_at_the_deadline_make_one_transition() {
         home.clock.advance(60_000);
         let (one, timer, other, late) = tokio::join!(
             shop.word(expire(held.job())),
-            shop.engine.expire_due(Timestamp::EPOCH),
+            shop.engine.expire_due(Due::ALL),
             shop.word(expire(held.job())),
             shop.word(reserve(&[("A", 5)], 60)),
         );
@@ -373,6 +377,45 @@ async fn p1_the_last_unit_is_sold_once() {
             held += usize::from(word == "held");
         }
         assert_eq!(held, 50, "{}", home.name);
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+/// A queue that brings a job early is told so, and brings another copy of it at the deadline.
+#[tokio::test]
+async fn p3_a_job_that_a_queue_brings_early_comes_again() {
+    for home in homes().await {
+        let mut settings = settings(1);
+        settings.rules.queue = Some(QueueRule {
+            max_delay_ms: 900_000,
+        });
+        let shop = Shop::open_with(&home.store, InNoTime::start(), settings);
+        shop.stock_up("A", 1).await;
+        let held = shop.hold("A", 1, 60).await;
+        let job = held.job();
+        let outbox = home.store.outbox();
+        let claimed = outbox.claim(10, 60_000).await.unwrap();
+        let first = claimed.messages[0].message;
+        assert_eq!((claimed.messages.len(), first), (1, Message::first(job)));
+        let published = Published {
+            message: first,
+            attempt: 1,
+            receipt: None,
+        };
+        outbox.mark_published(&[published], "q").await.unwrap();
+        let (via, early) = (Via::Push, Early::Rearm);
+        let delivery = Command::Expire { job, via, early };
+        assert_eq!(
+            shop.word(delivery.clone()).await,
+            "not_due",
+            "{}",
+            home.name
+        );
+        home.clock.advance(60_000);
+        let claimed = outbox.claim(10, 60_000).await.unwrap();
+        assert_eq!(claimed.messages[0].message, Message { job, copy: 2 });
+        assert_eq!(shop.word(delivery.clone()).await, "released");
+        assert_eq!(shop.word(delivery).await, "duplicate");
         assert_sound(home.store.as_ref()).await;
     }
 }

@@ -45,7 +45,7 @@ fn expirers(shops: &[Shop]) -> watch::Sender<bool> {
     let (stop, stopped) = watch::channel(false);
     for shop in shops {
         let runtime = Arc::new(TokioRuntime::start());
-        let expirer = Expirer::new(
+        let expirer = Expirer::timer(
             shop.engine.clone(),
             runtime.clone(),
             Duration::from_secs(300),

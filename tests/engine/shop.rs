@@ -10,10 +10,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use holdfast::domain::{
-    Command, Deadline, Job, JobOutcome, Line, OnExpired, Outcome, Refusal, Reservation,
+    Command, Deadline, Early, Job, JobOutcome, Line, OnExpired, Outcome, Refusal, Reservation,
     ReservationId, Reserve, Rules, State, Stock, StockKey, Text, Timestamp, Via,
 };
-use holdfast::engine::{Engine, EngineError, Keyed, Reply, Runtime, Settings, Task, TokioRuntime};
+use holdfast::engine::{
+    Due, Engine, EngineError, Keyed, Reply, Runtime, Settings, Task, TokioRuntime,
+};
 use holdfast::metrics::Metrics;
 use holdfast::store::memory::Memory;
 use holdfast::store::postgres::Postgres;
@@ -171,6 +173,7 @@ impl Runtime for InNoTime {
 
 pub const RULES: Rules = Rules {
     max_hold_seconds: 2_592_000,
+    queue: None,
 };
 
 pub fn settings(sales_lanes: usize) -> Settings {
@@ -274,7 +277,7 @@ impl Shop {
     pub async fn release_all(&self) -> usize {
         let mut released = 0;
         loop {
-            let batch = self.engine.expire_due(Timestamp::EPOCH).await.unwrap();
+            let batch = self.engine.expire_due(Due::ALL).await.unwrap();
             released += batch.released;
             if batch.claimed == 0 {
                 return released;
@@ -367,7 +370,11 @@ pub fn cancel(id: ReservationId) -> Command {
 }
 
 pub fn expire(job: Job) -> Command {
-    Command::Expire { job, via: Via::Job }
+    Command::Expire {
+        job,
+        via: Via::Push,
+        early: Early::Report,
+    }
 }
 
 /// A key, and a way to write the answer down that shows the whole outcome.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use holdfast::domain::{
-    Changes, Command, Deadline, Decision, Job, Line, OnExpired, Outcome, Reservation,
+    Changes, Command, Deadline, Decision, Early, Job, Line, OnExpired, Outcome, Reservation,
     ReservationId, Reserve, Rules, Snapshot, StockKey, Text, Timestamp, Via, decide,
 };
 use holdfast::store::postgres::Postgres;
@@ -168,6 +168,7 @@ pub fn expire(held: &Reservation) -> Command {
     Command::Expire {
         job: held.job(),
         via: Via::Timer,
+        early: Early::Report,
     }
 }
 
@@ -228,6 +229,7 @@ pub async fn decide_all(
     }
     let rules = Rules {
         max_hold_seconds: 86_400,
+        queue: None,
     };
     let mut outcomes = Vec::new();
     let mut all = Changes::default();

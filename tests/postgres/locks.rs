@@ -138,16 +138,16 @@ async fn due_holds_are_claimed_earliest_first_and_never_twice() {
         database.clock.advance(3_000);
 
         let mut one = database.store.begin().await.unwrap();
-        let claimed = one.claim_due(Timestamp::EPOCH, 2).await.unwrap();
+        let claimed = one.claim_due(Timestamp::EPOCH, 0, 2).await.unwrap();
         assert_eq!(claimed.rows, [first.clone(), second]);
         let mut other = database.store.begin().await.unwrap();
-        let claimed = other.claim_due(Timestamp::EPOCH, 10).await.unwrap();
+        let claimed = other.claim_due(Timestamp::EPOCH, 0, 10).await.unwrap();
         assert_eq!(claimed.rows, [third]);
         other.rollback().await;
         let mut other = database.store.begin().await.unwrap();
         assert!(
             other
-                .claim_due(at(3_001), 10)
+                .claim_due(at(3_001), 0, 10)
                 .await
                 .unwrap()
                 .rows
@@ -171,7 +171,7 @@ async fn due_holds_are_claimed_earliest_first_and_never_twice() {
             .collect();
         assert_eq!(attempts, [at(30_000), at(60_000)]);
         assert_eq!(
-            one.claim_due(Timestamp::EPOCH, 10)
+            one.claim_due(Timestamp::EPOCH, 0, 10)
                 .await
                 .unwrap()
                 .rows

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast::domain::{Changes, Command, Job, Timestamp, Via};
+use holdfast::domain::{Changes, Command, Early, Job, Timestamp, Via};
 use holdfast::store::Store;
 
 use crate::database::{Database, at, decide_all, key, line, reserve, with_database};
@@ -32,7 +32,7 @@ async fn expire_all(database: &Database, limit: usize) -> (usize, Duration) {
     loop {
         let mut transaction = database.store.begin().await.unwrap();
         let claimed = transaction
-            .claim_due(Timestamp::EPOCH, limit)
+            .claim_due(Timestamp::EPOCH, 0, limit)
             .await
             .unwrap();
         let commands: Vec<Command> = claimed
@@ -44,6 +44,7 @@ async fn expire_all(database: &Database, limit: usize) -> (usize, Duration) {
                     deadline: row.expires_at,
                 },
                 via: Via::Timer,
+                early: Early::Report,
             })
             .collect();
         if commands.is_empty() {

@@ -1,10 +1,14 @@
+mod outbox;
 mod rules;
 
 use super::*;
-use crate::domain::{JobId, Location, Reservation, Sku, Stock, StockKey, Text};
+use crate::domain::{
+    Early, Job, JobId, JobOutcome, Location, Reservation, Sku, Stock, StockKey, Text, Via,
+};
 
 const RULES: Rules = Rules {
     max_hold_seconds: 86_400,
+    queue: None,
 };
 /// A deadline, as its milliseconds; `now` is placed around it.
 const DEADLINE: i64 = 1_796_126_400_000;
@@ -197,7 +201,8 @@ fn command(name: &str) -> Command {
             reservation: id(),
             deadline: at(deadline),
         },
-        via: Via::Job,
+        via: Via::Push,
+        early: Early::Report,
     };
     match verb {
         "extend later" => extend(Deadline::In { seconds: 60 }),

@@ -101,8 +101,8 @@ impl Batch<'_> {
         claim: &Claim,
     ) -> Result<(), StoreError> {
         match claim {
-            Claim::Due { from, limit } => {
-                let locked = tx.claim_due(*from, *limit).await?;
+            Claim::Due { due, limit } => {
+                let locked = tx.claim_due(due.from, due.grace_ms, *limit).await?;
                 self.keep_claimed(locked);
             }
             Claim::Of(units) => {

@@ -1,6 +1,7 @@
 //! A store that holds a few rows and only reads.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use async_trait::async_trait;
 
@@ -8,9 +9,10 @@ use crate::domain::{
     CustomerId, Event, EventKind, Line, Location, Metadata, Reservation, ReservationId, Sku, State,
     Stock, StockKey, Timestamp,
 };
+use crate::store::memory::Memory;
 use crate::store::{
-    Drift, Fate, NextAttempt, RecordedEvent, ReservationFilter, StockFilter, Store, StoreError,
-    Transaction, TransactionId,
+    Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
+    StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 
 #[derive(Default)]
@@ -22,6 +24,9 @@ pub(super) struct Shelf {
     /// What happens to every read.
     pub trouble: Option<Trouble>,
 }
+
+/// What no test of requests looks at.
+static NOTHING: LazyLock<Memory> = LazyLock::new(|| Memory::new(Clock::Database));
 
 #[derive(Clone, Copy)]
 pub(super) enum Trouble {
@@ -192,6 +197,14 @@ impl Store for Shelf {
         _: &BTreeMap<StockKey, i64>,
     ) -> Result<BTreeMap<StockKey, Stock>, StoreError> {
         Err(not_here())
+    }
+
+    fn outbox(&self) -> &dyn Outbox {
+        NOTHING.outbox()
+    }
+
+    fn quarantine(&self) -> &dyn Quarantine {
+        NOTHING.quarantine()
     }
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {

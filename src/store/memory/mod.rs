@@ -6,6 +6,8 @@
 //! for nobody. All rows are in ordered maps, so that the same calls give the same answers.
 
 mod audit;
+mod outbox;
+mod quarantine;
 mod rows;
 mod transaction;
 
@@ -17,8 +19,8 @@ use async_trait::async_trait;
 use self::rows::Rows;
 use self::transaction::MemoryTransaction;
 use super::{
-    Clock, Drift, Fate, NextAttempt, RecordedEvent, ReservationFilter, StockFilter, Store,
-    StoreError, Transaction, TransactionId,
+    Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
+    StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
 
@@ -147,6 +149,14 @@ impl Store for Memory {
         let rows = self.rows();
         let later = rows.events.iter().filter(|event| event.seq > after);
         Ok(later.take(limit).cloned().collect())
+    }
+
+    fn outbox(&self) -> &dyn Outbox {
+        self
+    }
+
+    fn quarantine(&self) -> &dyn Quarantine {
+        self
     }
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {

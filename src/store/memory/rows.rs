@@ -5,10 +5,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 use crate::domain::{
-    JobId, LedgerEntry, PaymentReference, Reservation, ReservationId, State, Stock, StockKey,
-    Timestamp,
+    JobId, LedgerEntry, Message, OutboxEntry, PaymentReference, Reservation, ReservationId, State,
+    Stock, StockKey, Timestamp,
 };
-use crate::store::{Key, RecordedAnswer, RecordedEvent};
+use crate::store::{Key, QuarantineCase, RecordedAnswer, RecordedEvent};
+
+/// A message on its way to a queue.
+#[derive(Clone, Debug)]
+pub(super) struct OutboxRow {
+    pub(super) publish_after: Timestamp,
+    pub(super) attempt_at: Timestamp,
+    pub(super) attempts: u32,
+    pub(super) last_error: Option<String>,
+    pub(super) end: Option<End>,
+}
+
+/// Why a message waits no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// This queue has it.
+    Published { queue: String },
+    /// It was given up.
+    Parked,
+}
 
 /// The tables. What is found by something other than its key is kept under that as well.
 #[derive(Debug, Default)]
@@ -20,6 +39,11 @@ pub(super) struct Rows {
     /// The one with the number `n` is at `n - 1`.
     pub(super) events: Vec<RecordedEvent>,
     pub(super) answers: BTreeMap<Key, RecordedAnswer>,
+    pub(super) outbox: BTreeMap<Message, OutboxRow>,
+    /// By number.
+    pub(super) quarantine: BTreeMap<i64, QuarantineCase>,
+    /// Messages that are neither published nor parked, by when they are next tried.
+    pub(super) waiting: BTreeSet<(Timestamp, Message)>,
     /// Held reservations by when they are next tried.
     attempts: BTreeSet<(Timestamp, ReservationId)>,
     /// The units of held reservations by deadline.
@@ -27,6 +51,43 @@ pub(super) struct Rows {
 }
 
 impl Rows {
+    /// Inserts or replaces a message.
+    pub(super) fn put_message(&mut self, message: Message, row: OutboxRow) {
+        self.take_message(message);
+        if row.end.is_none() {
+            self.waiting.insert((row.attempt_at, message));
+        }
+        self.outbox.insert(message, row);
+    }
+
+    /// Takes a message out.
+    pub(super) fn take_message(&mut self, message: Message) -> Option<OutboxRow> {
+        let row = self.outbox.remove(&message)?;
+        self.waiting.remove(&(row.attempt_at, message));
+        Some(row)
+    }
+
+    /// Puts a job in that is to be published.
+    pub(super) fn put_entry(&mut self, entry: &OutboxEntry) {
+        let copies = Message::first(entry.job)..=Message {
+            job: entry.job,
+            copy: u32::MAX,
+        };
+        let last = self.outbox.range(copies).next_back();
+        let message = Message {
+            job: entry.job,
+            copy: last.map_or(0, |(message, _)| message.copy) + 1,
+        };
+        let row = OutboxRow {
+            publish_after: entry.publish_after,
+            attempt_at: entry.publish_after,
+            attempts: 0,
+            last_error: None,
+            end: None,
+        };
+        self.put_message(message, row);
+    }
+
     /// Inserts or replaces a reservation.
     pub(super) fn put_reservation(&mut self, reservation: Reservation) {
         let id = reservation.id;

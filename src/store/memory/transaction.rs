@@ -9,8 +9,9 @@ use tokio::sync::OwnedMutexGuard;
 use super::lock;
 use super::rows::Rows;
 use crate::domain::{
-    Changes, Event, EventKind, JobId, LedgerEntry, MAX_ON_HAND, PaymentReference, Reservation,
-    ReservationChange, ReservationId, State, Stock, StockDelta, StockKey, Timestamp,
+    Changes, Event, EventKind, JobId, LedgerEntry, MAX_ON_HAND, Message, OutboxEntry,
+    PaymentReference, Reservation, ReservationChange, ReservationId, State, Stock, StockDelta,
+    StockKey, Timestamp,
 };
 use crate::store::{
     Clock, Key, LockedKeys, LockedReservations, LockedStock, RecordedAnswer, RecordedEvent,
@@ -35,6 +36,7 @@ struct Staged {
     reservations: BTreeMap<ReservationId, Reservation>,
     ledger: BTreeMap<JobId, LedgerEntry>,
     refused_payments: BTreeSet<(ReservationId, PaymentReference)>,
+    outbox: Vec<OutboxEntry>,
     events: Vec<Event>,
     answers: Vec<RecordedAnswer>,
 }
@@ -141,12 +143,13 @@ impl Transaction for MemoryTransaction {
     async fn claim_due(
         &mut self,
         from: Timestamp,
+        grace_ms: i64,
         limit: usize,
     ) -> Result<LockedReservations, StoreError> {
-        let now = self.clock.in_process();
+        let latest = self.clock.in_process().saturating_add_millis(-grace_ms);
         let due: Vec<_> = lock(&self.committed)
             .attempts_from(from)
-            .take_while(|(attempt_at, _)| *attempt_at <= now)
+            .take_while(|(attempt_at, _)| *attempt_at <= latest)
             .take(limit)
             .map(|(_, id)| id)
             .collect();
@@ -283,6 +286,13 @@ impl Transaction for MemoryTransaction {
             check_reservation(fresh)?;
             self.staged.reservations.insert(fresh.id, fresh.clone());
         }
+        for entry in changes.outbox.values() {
+            let first = Message::first(entry.job);
+            if !entry.again && lock(&self.committed).outbox.contains_key(&first) {
+                return Err(refused("outbox_pkey", first.key()));
+            }
+            self.staged.outbox.push(*entry);
+        }
         for answer in answers {
             if answer.fingerprint.len() != 32 {
                 return Err(refused("idempotency_fingerprint_length", &answer.key.key));
@@ -318,6 +328,9 @@ impl Transaction for MemoryTransaction {
         rows.stock.extend(staged.stock);
         for reservation in staged.reservations.into_values() {
             rows.put_reservation(reservation);
+        }
+        for entry in &staged.outbox {
+            rows.put_entry(entry);
         }
         rows.ledger.extend(staged.ledger);
         rows.refused_payments.extend(staged.refused_payments);

@@ -127,24 +127,29 @@ pub(super) const CLAIM_DUE: &str = concat!(
     FROM reservations AS r
     WHERE r.state = 'held'
         AND r.attempt_at >= $1
-        AND r.attempt_at <= coalesce($2, statement_timestamp())
+        AND r.attempt_at <= coalesce($2, statement_timestamp()) - $4::float8 * interval '1 ms'
     ORDER BY r.attempt_at
     LIMIT $3
     FOR NO KEY UPDATE SKIP LOCKED",
 );
+
+/// The longest grace, in milliseconds: about 47 years, so that what is left of now is an instant.
+const MAX_GRACE_MS: i64 = 1_500_000_000_000;
 
 /// Whose rows others have locked is not asked here: whoever wants to know what is left looks for
 /// the next attempt, which sees locked rows too.
 pub(super) async fn due(
     transaction: &mut PostgresTransaction,
     from: Timestamp,
+    grace_ms: i64,
     now: Option<Instant>,
     limit: usize,
 ) -> Result<LockedReservations, StoreError> {
     let query = sqlx::query(CLAIM_DUE)
         .bind(Instant(from))
         .bind(now)
-        .bind(rows(limit));
+        .bind(rows(limit))
+        .bind(grace_ms.clamp(0, MAX_GRACE_MS) as f64);
     let rows = transaction.fetch(query).await?;
     Ok(understand(&rows)?)
 }

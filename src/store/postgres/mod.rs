@@ -8,8 +8,10 @@ mod error;
 mod instant;
 mod lines;
 mod lock;
+mod outbox;
 #[cfg(test)]
 mod plans;
+mod quarantine;
 mod read;
 mod row;
 mod transaction;
@@ -28,8 +30,8 @@ use sqlx::{Connection, Row};
 use self::error::store_error;
 use self::transaction::PostgresTransaction;
 use super::{
-    Clock, Drift, Fate, NextAttempt, RecordedEvent, ReservationFilter, StockFilter, Store,
-    StoreError, Transaction, TransactionId,
+    Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
+    StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
 
@@ -233,6 +235,14 @@ impl Store for Postgres {
 
     async fn events(&self, after: i64, limit: usize) -> Result<Vec<RecordedEvent>, StoreError> {
         read::events(self, after, limit).await
+    }
+
+    fn outbox(&self) -> &dyn Outbox {
+        self
+    }
+
+    fn quarantine(&self) -> &dyn Quarantine {
+        self
     }
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {

@@ -5,10 +5,11 @@
 use sqlx::postgres::{PgConnection, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::{Postgres, audit, lines, lock, read, transitions, write};
-use crate::store::Clock;
+use super::{Postgres, audit, lines, lock, outbox, quarantine, read, transitions, write};
+use crate::domain::QueueRule;
+use crate::store::{Clock, Outbox, Parked, Postponed, Published, Quarantine};
 
-const STATEMENTS: [(&str, &str); 24] = [
+const STATEMENTS: [(&str, &str); 32] = [
     ("lock::LOCK_KEYS", lock::LOCK_KEYS),
     ("lock::READ_KEYS", lock::READ_KEYS),
     ("lock::LOCK_RESERVATIONS", lock::LOCK_RESERVATIONS),
@@ -32,6 +33,14 @@ const STATEMENTS: [(&str, &str); 24] = [
     ("write::ADD_TO_STOCK", write::ADD_TO_STOCK),
     ("write::APPEND_EVENTS", write::APPEND_EVENTS),
     ("write::DEFER", write::DEFER),
+    ("outbox::INSERT_NEXT", outbox::INSERT_NEXT),
+    ("outbox::CLAIM", outbox::CLAIM),
+    ("outbox::MARK_PUBLISHED", outbox::MARK_PUBLISHED),
+    ("outbox::RETRY_LATER", outbox::RETRY_LATER),
+    ("outbox::PARK", outbox::PARK),
+    ("outbox::HELD", outbox::HELD),
+    ("outbox::NEXT_PUBLICATION", outbox::NEXT_PUBLICATION),
+    ("quarantine::OPEN", quarantine::OPEN),
     ("read::NEXT_ATTEMPT", read::NEXT_ATTEMPT),
     ("read::STOCK", read::STOCK),
     ("read::RESERVATION", read::RESERVATION),
@@ -66,6 +75,13 @@ const FILL: &str = "
     INSERT INTO open_lines
     SELECT 'default', lines -> 0 ->> 'sku', expires_at, id, 10
     FROM reservations;
+    INSERT INTO outbox
+    SELECT id, expires_at, 1, now() + interval '1 day', now() + interval '1 day', 0
+    FROM reservations;
+    INSERT INTO quarantine
+        (source, key, payload, reason, attempts, first_seen, last_seen, resolved_at, resolution)
+    SELECT 'relay', 'key-' || n, '', 'refused', 1, now(), now(), now(), 'settled'
+    FROM generate_series(1, 100000) AS n;
     INSERT INTO ledger
     SELECT 'expire:' || n, gen_random_uuid(), 'expired', 'timer', now()
     FROM generate_series(1, 100000) AS n;
@@ -124,6 +140,8 @@ async fn every_statement_finds_its_rows_by_an_index() {
         look(&mut session).await;
         sqlx::raw_sql("ANALYZE").execute(&filler).await.unwrap();
         look(&mut session).await;
+        assert_claims_by_time(&mut session).await;
+        use_the_outbox(&store, &mut session).await;
         for check in audit::CHECKS {
             plan(&mut session, check.promise, check.sql).await;
         }
@@ -132,6 +150,68 @@ async fn every_statement_finds_its_rows_by_an_index() {
     let drop = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
     sqlx::raw_sql(drop).execute(&mut admin).await.unwrap();
     looked.unwrap();
+}
+
+/// What waits for later is no part of what a relay looks through.
+async fn assert_claims_by_time(session: &mut PgConnection) {
+    for (name, sql) in [
+        ("outbox::CLAIM", outbox::CLAIM),
+        ("outbox::NEXT_PUBLICATION", outbox::NEXT_PUBLICATION),
+    ] {
+        let plan = plan(session, name, sql).await;
+        let mut lines = plan.lines().map(str::trim);
+        let walk = lines.find(|line| line.contains("outbox_attempt_at"));
+        assert!(walk.is_some(), "{name} does not walk along time:\n{plan}");
+        let bound = lines.next().unwrap_or_default();
+        assert!(bound.starts_with("Index Cond: (attempt_at "), "{plan}");
+    }
+}
+
+/// The suite for all stores moves its clock by hand; here the database's own decides. All but three
+/// messages wait until tomorrow, and all cases are settled.
+async fn use_the_outbox(store: &Postgres, session: &mut PgConnection) {
+    let due = "
+        UPDATE outbox
+        SET publish_after = now() - interval '1 s', attempt_at = now() - interval '1 s'
+        WHERE (reservation_id, due_at) IN (
+            SELECT id, expires_at FROM reservations ORDER BY attempt_at LIMIT 3
+        )";
+    sqlx::raw_sql(due).execute(session).await.unwrap();
+    let claimed = store.claim(10, 60_000).await.unwrap();
+    let [one, two, three] = claimed.messages[..] else {
+        panic!("{claimed:?}");
+    };
+    assert_eq!((one.attempt, claimed.skipped), (1, 0));
+    assert_eq!(store.claim(10, 60_000).await.unwrap().messages, []);
+    let published = Published {
+        message: one.message,
+        attempt: 1,
+        receipt: None,
+    };
+    let marked = store.mark_published(&[published], "q").await;
+    assert_eq!(marked.unwrap(), 1);
+    let postponed = Postponed {
+        message: two.message,
+        attempt: 1,
+        at: claimed.now.saturating_add_millis(5_000),
+        error: String::new(),
+    };
+    assert_eq!(store.retry_later(&[postponed]).await.unwrap(), 1);
+    let parked = Parked {
+        message: three.message,
+        attempt: 1,
+        reason: String::new(),
+    };
+    assert_eq!(store.park(&[parked]).await.unwrap(), 1);
+    assert_eq!(store.open(10, 0).await.unwrap().len(), 1);
+    let next = store.next_publication().await.unwrap();
+    let at = next.publish_after.unwrap();
+    assert_eq!(at.millis_since(claimed.now), 5_000);
+    let rule = QueueRule {
+        max_delay_ms: 1_000,
+    };
+    let adopted = store.adopt("another", rule, 10, None).await.unwrap();
+    assert_eq!(adopted.adopted, 1);
 }
 
 async fn look(session: &mut PgConnection) {

@@ -16,13 +16,16 @@ use crate::store::{
     TransactionId,
 };
 
-type Statement<'q> = Query<'q, sqlx::Postgres, PgArguments>;
+pub(super) type Statement<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 
-async fn fetch(store: &Postgres, query: Statement<'_>) -> Result<Vec<PgRow>, StoreError> {
+pub(super) async fn fetch(
+    store: &Postgres,
+    query: Statement<'_>,
+) -> Result<Vec<PgRow>, StoreError> {
     query.fetch_all(&store.pool).await.map_err(store_error)
 }
 
-async fn fetch_one(store: &Postgres, query: Statement<'_>) -> Result<PgRow, StoreError> {
+pub(super) async fn fetch_one(store: &Postgres, query: Statement<'_>) -> Result<PgRow, StoreError> {
     query.fetch_one(&store.pool).await.map_err(store_error)
 }
 

@@ -12,7 +12,9 @@ use crate::domain::{
     Event, EventKind, Line, Location, MAX_QUANTITY, Reservation, ReservationId, Sku, State, Stock,
     StockKey, Text, Timestamp,
 };
-use crate::store::{Answer, CorruptRow, Key, RecordedAnswer, RecordedEvent};
+use crate::store::{
+    Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
+};
 
 /// The columns that [`reservation`] reads. JSON comes as text: it is text on the wire anyway.
 macro_rules! reservation_columns {
@@ -222,6 +224,28 @@ pub(super) fn refused_payment<const MAX: usize>(
     let name = || id.to_string();
     let payment = Fields { row, table, name }.text("payment_reference")?;
     Ok((id, payment))
+}
+
+/// A row of `quarantine`.
+pub(super) fn quarantine_case(row: &PgRow) -> Result<QuarantineCase, CorruptRow> {
+    let table = "quarantine";
+    let name = || {
+        row.try_get("id")
+            .map_or("?".into(), |id: i64| id.to_string())
+    };
+    let fields = Fields { row, table, name };
+    Ok(QuarantineCase {
+        id: fields.get("id")?,
+        sighting: Sighting {
+            source: fields.get("source")?,
+            key: fields.get("key")?,
+            payload: fields.get("payload")?,
+            reason: fields.get("reason")?,
+        },
+        attempts: fields.get("attempts")?,
+        first_seen: fields.instant("first_seen")?,
+        last_seen: fields.instant("last_seen")?,
+    })
 }
 
 /// One column of a row that is no table's, such as the clock.

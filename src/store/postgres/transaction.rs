@@ -109,10 +109,11 @@ impl Transaction for PostgresTransaction {
     async fn claim_due(
         &mut self,
         from: Timestamp,
+        grace_ms: i64,
         limit: usize,
     ) -> Result<LockedReservations, StoreError> {
         let now = Instant::by_hand(&self.clock);
-        lock::due(self, from, now, limit).await
+        lock::due(self, from, grace_ms, now, limit).await
     }
 
     async fn claim_due_of(

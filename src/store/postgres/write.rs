@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::instant::Instant;
 use super::transaction::PostgresTransaction;
-use super::{array, columns, lines, row, uuids};
+use super::{array, columns, lines, outbox, row, uuids};
 use crate::domain::{
     Changes, Event, Reservation, ReservationId, StockDelta, StockKey, Text, Timestamp,
 };
@@ -51,6 +51,7 @@ pub(super) async fn rest(
         .collect();
     insert_reservations(transaction, &fresh).await?;
     lines::insert(transaction, &fresh).await?;
+    outbox::insert(transaction, changes.outbox.values()).await?;
     record_answers(transaction, answers).await?;
     append_events(transaction, &changes.events).await
 }

@@ -9,10 +9,12 @@ use sqlx::{Decode, Row, Sqlite, Type};
 use uuid::Uuid;
 
 use crate::domain::{
-    Event, EventKind, Line, MAX_LINES, MAX_QUANTITY, Reservation, ReservationId, State, Stock,
-    StockKey, Text, Timestamp,
+    Event, EventKind, Job, Line, MAX_LINES, MAX_QUANTITY, Message, Reservation, ReservationId,
+    State, Stock, StockKey, Text, Timestamp,
 };
-use crate::store::{Answer, CorruptRow, Key, RecordedAnswer, RecordedEvent};
+use crate::store::{
+    Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
+};
 
 /// The columns that [`reservation`] reads.
 macro_rules! select_reservations {
@@ -243,6 +245,69 @@ pub(super) fn recorded_answer(row: &SqliteRow) -> Result<RecordedAnswer, Corrupt
             body: columns.value("body")?,
         },
         created_at: columns.instant("created_at")?,
+    })
+}
+
+/// A message of the outbox, and how often it was claimed.
+pub(super) fn message(row: &SqliteRow) -> Result<(Message, u32), CorruptRow> {
+    let id = reservation_id(row, "outbox", "reservation_id")?;
+    let columns = Columns {
+        row,
+        table: "outbox",
+        key: id.to_string(),
+    };
+    let job = Job {
+        reservation: id,
+        deadline: columns.instant("due_at")?,
+    };
+    let copy = columns.value("copy")?;
+    Ok((Message { job, copy }, columns.value("attempts")?))
+}
+
+/// The job that ends a hold, and when the expirer next tries.
+pub(super) fn held(row: &SqliteRow) -> Result<(Job, Timestamp), CorruptRow> {
+    let id = reservation_id(row, "reservations", "id")?;
+    let columns = Columns {
+        row,
+        table: "reservations",
+        key: id.to_string(),
+    };
+    let job = Job {
+        reservation: id,
+        deadline: columns.instant("expires_at")?,
+    };
+    Ok((job, columns.instant("attempt_at")?))
+}
+
+/// An instant of no row in particular.
+pub(super) fn optional_instant(
+    row: &SqliteRow,
+    table: &'static str,
+    column: &'static str,
+) -> Result<Option<Timestamp>, CorruptRow> {
+    let key = "the earliest".to_owned();
+    Columns { row, table, key }.optional_instant(column)
+}
+
+/// A row of quarantine.
+pub(super) fn quarantine_case(row: &SqliteRow) -> Result<QuarantineCase, CorruptRow> {
+    let id: i64 = row.try_get("id").unwrap_or_default();
+    let columns = Columns {
+        row,
+        table: "quarantine",
+        key: id.to_string(),
+    };
+    Ok(QuarantineCase {
+        id,
+        sighting: Sighting {
+            source: columns.value("source")?,
+            key: columns.value("key")?,
+            payload: columns.value("payload")?,
+            reason: columns.value("reason")?,
+        },
+        attempts: columns.value("attempts")?,
+        first_seen: columns.instant("first_seen")?,
+        last_seen: columns.instant("last_seen")?,
     })
 }
 

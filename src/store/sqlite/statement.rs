@@ -190,9 +190,172 @@ pub(super) const INSERT_EVENTS: Statement = Statement {
     ",
 };
 
+pub(super) const INSERT_OUTBOX: Statement = Statement {
+    name: "insert outbox",
+    sql: "
+        INSERT INTO outbox (reservation_id, due_at, copy, publish_after, attempt_at, attempts)
+        SELECT value ->> 'reservation_id',
+               value ->> 'due_at',
+               1,
+               value ->> 'publish_after',
+               value ->> 'publish_after',
+               0
+        FROM json_each(?1)
+    ",
+};
+
+/// Puts jobs in that may have been published before, as the next copy.
+pub(super) const INSERT_NEXT: Statement = Statement {
+    name: "insert outbox",
+    sql: "
+        INSERT INTO outbox (reservation_id, due_at, copy, publish_after, attempt_at, attempts)
+        SELECT value ->> 'reservation_id',
+               value ->> 'due_at',
+               1 + coalesce(
+                   (
+                       SELECT max(copy)
+                       FROM outbox
+                       WHERE reservation_id = value ->> 'reservation_id'
+                         AND due_at = value ->> 'due_at'
+                   ),
+                   0
+               ),
+               value ->> 'publish_after',
+               value ->> 'publish_after',
+               0
+        FROM json_each(?1)
+    ",
+};
+
+/// What is to be published now, `?2` at most, and whether its hold still waits for it.
+pub(super) const CLAIM: &str = "
+    SELECT reservation_id,
+           due_at,
+           copy,
+           attempts,
+           EXISTS (
+               SELECT 1
+               FROM reservations
+               WHERE reservations.id = outbox.reservation_id
+                 AND reservations.state = 'held'
+                 AND reservations.expires_at = outbox.due_at
+           ) AS wanted
+    FROM outbox
+    WHERE published_at IS NULL
+      AND parked_at IS NULL
+      AND attempt_at <= ?1
+    ORDER BY attempt_at, reservation_id, due_at, copy
+    LIMIT ?2
+";
+
+pub(super) const LEASE: Statement = Statement {
+    name: "lease outbox",
+    sql: "
+        UPDATE outbox
+        SET attempts = attempts + 1,
+            attempt_at = max(publish_after, change.value ->> 'attempt_at')
+        FROM json_each(?1) AS change
+        WHERE outbox.reservation_id = change.value ->> 'reservation_id'
+          AND outbox.due_at = change.value ->> 'due_at'
+          AND outbox.copy = change.value ->> 'copy'
+    ",
+};
+
+pub(super) const SKIP: Statement = Statement {
+    name: "skip outbox",
+    sql: "
+        DELETE FROM outbox
+        WHERE (reservation_id, due_at, copy) IN (
+            SELECT value ->> 'reservation_id', value ->> 'due_at', value ->> 'copy'
+            FROM json_each(?1)
+        )
+    ",
+};
+
+pub(super) const MARK_PUBLISHED: Statement = Statement {
+    name: "publish outbox",
+    sql: "
+        UPDATE outbox
+        SET published_at = ?2,
+            queue = change.value ->> 'queue',
+            receipt = change.value ->> 'receipt',
+            last_error = NULL
+        FROM json_each(?1) AS change
+        WHERE outbox.reservation_id = change.value ->> 'reservation_id'
+          AND outbox.due_at = change.value ->> 'due_at'
+          AND outbox.copy = change.value ->> 'copy'
+          AND outbox.attempts = change.value ->> 'attempt'
+          AND outbox.published_at IS NULL
+          AND outbox.parked_at IS NULL
+    ",
+};
+
+pub(super) const RETRY_LATER: Statement = Statement {
+    name: "retry outbox",
+    sql: "
+        UPDATE outbox
+        SET attempt_at = max(publish_after, change.value ->> 'attempt_at'),
+            last_error = change.value ->> 'error'
+        FROM json_each(?1) AS change
+        WHERE outbox.reservation_id = change.value ->> 'reservation_id'
+          AND outbox.due_at = change.value ->> 'due_at'
+          AND outbox.copy = change.value ->> 'copy'
+          AND outbox.attempts = change.value ->> 'attempt'
+          AND outbox.published_at IS NULL
+          AND outbox.parked_at IS NULL
+    ",
+};
+
+pub(super) const PARK: Statement = Statement {
+    name: "park outbox",
+    sql: "
+        UPDATE outbox
+        SET parked_at = ?2,
+            last_error = change.value ->> 'reason'
+        FROM json_each(?1) AS change
+        WHERE outbox.reservation_id = change.value ->> 'reservation_id'
+          AND outbox.due_at = change.value ->> 'due_at'
+          AND outbox.copy = change.value ->> 'copy'
+          AND outbox.attempts = change.value ->> 'attempt'
+          AND outbox.published_at IS NULL
+          AND outbox.parked_at IS NULL
+    ",
+};
+
+/// Source, key, payload and reason of one message, and now.
+pub(super) const RECORD: &str = "
+    INSERT INTO quarantine (source, key, payload, reason, attempts, first_seen, last_seen)
+    VALUES (?1, ?2, ?3, ?4, 1, ?5, ?5)
+    ON CONFLICT (source, key) WHERE resolved_at IS NULL DO UPDATE
+    SET payload = excluded.payload,
+        reason = excluded.reason,
+        attempts = attempts + 1,
+        last_seen = max(last_seen, excluded.last_seen)
+";
+
+/// The next held reservations behind `?2`, `?3`, and whether they want a message to the queue `?1`.
+pub(super) const HELD: &str = "
+    SELECT id,
+           expires_at,
+           attempt_at,
+           NOT EXISTS (
+               SELECT 1
+               FROM outbox
+               WHERE outbox.reservation_id = reservations.id
+                 AND outbox.due_at = reservations.expires_at
+                 AND (outbox.published_at IS NULL OR outbox.queue = ?1)
+           ) AS wanting
+    FROM reservations
+    WHERE state = 'held'
+      AND attempt_at >= ?2
+      AND (attempt_at, id) > (?2, ?3)
+    ORDER BY attempt_at, id
+    LIMIT ?4
+";
+
 /// All of them, for the test that looks at their plans.
 #[cfg(test)]
-pub(super) const ALL: [Statement; 10] = [
+pub(super) const ALL: [Statement; 17] = [
     UPDATE_RESERVATIONS,
     INSERT_RESERVATIONS,
     INSERT_OPEN_LINES,
@@ -203,4 +366,15 @@ pub(super) const ALL: [Statement; 10] = [
     UPDATE_STOCK,
     RECORD_ANSWERS,
     INSERT_EVENTS,
+    INSERT_OUTBOX,
+    INSERT_NEXT,
+    LEASE,
+    SKIP,
+    MARK_PUBLISHED,
+    RETRY_LATER,
+    PARK,
 ];
+
+/// And what a relay looks up.
+#[cfg(test)]
+pub(super) const LOOKS: [(&str, &str); 2] = [("claim outbox", CLAIM), ("walk over holds", HELD)];

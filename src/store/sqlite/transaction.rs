@@ -89,8 +89,10 @@ impl Transaction for SqliteTransaction {
     async fn claim_due(
         &mut self,
         from: Timestamp,
+        grace_ms: i64,
         limit: usize,
     ) -> Result<LockedReservations, StoreError> {
+        let latest = self.clock.in_process().saturating_add_millis(-grace_ms);
         let rows = sqlx::query(select_reservations!(
             "
             FROM reservations
@@ -102,7 +104,7 @@ impl Transaction for SqliteTransaction {
             "
         ))
         .bind(from.as_millis())
-        .bind(self.clock.in_process().as_millis())
+        .bind(latest.as_millis())
         .bind(at_most(limit))
         .fetch_all(&mut *self.connection)
         .await

@@ -118,6 +118,7 @@ pub(super) async fn rest(
     UPDATE_STOCK.run(connection, stock.collect(), now).await?;
     INSERT_RESERVATIONS.run(connection, fresh, now).await?;
     INSERT_OPEN_LINES.run(connection, opened, now).await?;
+    super::outbox::insert(connection, changes.outbox.values(), now).await?;
     RECORD_ANSWERS
         .run(connection, answers.collect(), now)
         .await?;
@@ -228,30 +229,41 @@ pub(super) fn json_array<T: Serialize>(
 }
 
 impl Statement {
-    async fn run(
+    /// Runs the statement, which must change just as many rows as it is handed.
+    pub(super) async fn run(
         &self,
         connection: &mut SqliteConnection,
         rows: Vec<Value>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        if rows.is_empty() {
-            return Ok(());
-        }
         let expected = rows.len();
-        let changed = sqlx::query(self.sql)
-            .bind(json_array(rows)?)
-            .bind(now.as_millis())
-            .execute(connection)
-            .await
-            .map_err(store_error)?
-            .rows_affected();
-        if u64::try_from(expected) == Ok(changed) {
+        let changed = self.run_on_some(connection, rows, now).await?;
+        if changed == expected {
             return Ok(());
         }
         Err(StoreError::RowCount {
             statement: self.name,
             expected,
-            changed,
+            changed: changed as u64,
         })
+    }
+
+    /// Runs the statement, and says how many of the rows it changed.
+    pub(super) async fn run_on_some(
+        &self,
+        connection: &mut SqliteConnection,
+        rows: Vec<Value>,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let done = sqlx::query(self.sql)
+            .bind(json_array(rows)?)
+            .bind(now.as_millis())
+            .execute(connection)
+            .await
+            .map_err(store_error)?;
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 }

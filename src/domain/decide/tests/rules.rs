@@ -122,6 +122,7 @@ fn absurd_deadlines_are_refused_and_never_a_panic() {
     // Even if the operator allows everything, no deadline means "never".
     let rules = Rules {
         max_hold_seconds: i64::MAX,
+        queue: None,
     };
     let forever = decide(
         rules,

@@ -1,0 +1,124 @@
+//! Expiry jobs: what becomes of one that comes, and when one goes out.
+
+use serde_json::json;
+
+use super::{Rules, lines, release};
+use crate::domain::{
+    Changes, Decision, Early, EventKind, Job, JobOutcome, LedgerEntry, OutboxEntry, Outcome,
+    Snapshot, State, Timestamp, Via,
+};
+
+/// How far a job that has to wait for its publication stays within the longest delay of its queue,
+/// in milliseconds, so that a clock that differs from ours a little does not make it too long.
+const MARGIN_MS: i64 = 60_000;
+
+/// What the domain has to know of the queue that brings expiry jobs back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueRule {
+    /// The longest delay that the queue takes, in milliseconds.
+    pub max_delay_ms: i64,
+}
+
+impl QueueRule {
+    /// The instant from which on a job for `deadline` may be published: `now` if the queue takes
+    /// the delay from there, and otherwise as soon as it takes it with a margin to spare. The
+    /// margin is at most a tenth of the longest delay, so that this is never after the deadline.
+    pub fn publish_after(self, deadline: Timestamp, now: Timestamp) -> Timestamp {
+        let max_delay_ms = self.max_delay_ms.max(0);
+        if deadline.millis_since(now) <= max_delay_ms {
+            return now;
+        }
+        let margin_ms = MARGIN_MS.min(max_delay_ms / 10);
+        deadline.saturating_add_millis(margin_ms - max_delay_ms)
+    }
+}
+
+/// Adds the publication of its job to the decision that gave a hold its deadline.
+pub(super) fn publish(rules: Rules, mut decision: Decision, now: Timestamp) -> Decision {
+    if let (Some(queue), Decision::Done { changes, .. }) = (rules.queue, &mut decision) {
+        for (id, change) in &changes.reservations {
+            let job = change.reservation.job();
+            let entry = OutboxEntry {
+                job,
+                again: false,
+                publish_after: queue.publish_after(job.deadline, now),
+            };
+            changes.outbox.insert(*id, entry);
+        }
+    }
+    decision
+}
+
+pub(super) fn expire(
+    rules: Rules,
+    snapshot: &Snapshot,
+    job: Job,
+    via: Via,
+    early: Early,
+    now: Timestamp,
+) -> Decision {
+    let Some(held) = snapshot.reservations.get(&job.reservation) else {
+        return Decision::job(JobOutcome::Unknown, Changes::default());
+    };
+    if held.state != State::Held && snapshot.ledger.contains(&job.id()) {
+        return Decision::job(JobOutcome::Duplicate, Changes::default());
+    }
+    let (outcome, mut changes) = match held.state {
+        _ if held.expires_at != job.deadline => (JobOutcome::Stale, Changes::default()),
+        State::Paid => (JobOutcome::Paid, Changes::default()),
+        State::Cancelled => (JobOutcome::Cancelled, Changes::default()),
+        State::Expired => return Decision::job(JobOutcome::AlreadyExpired, Changes::default()),
+        State::Held if now < held.expires_at => {
+            let changes = match early {
+                Early::Report => Changes::default(),
+                Early::Rearm => rearm(rules, job),
+            };
+            let deadline = held.expires_at;
+            return Decision::job(JobOutcome::NotDue { deadline, now }, changes);
+        }
+        State::Held => {
+            let data = json!({
+                "lines": lines(&held.lines),
+                "lateness_ms": now.millis_since(held.expires_at),
+                "via": via.as_str(),
+            });
+            match release(held, State::Expired, EventKind::Expired, data, now) {
+                Decision::Done { changes, .. } => (JobOutcome::Expired, changes),
+                set_aside @ Decision::SetAside(_) => return set_aside,
+            }
+        }
+    };
+    if !snapshot.ledger.contains(&job.id()) {
+        changes.ledger.push(LedgerEntry {
+            job,
+            outcome: outcome.as_str(),
+            via,
+            at: now,
+        });
+    }
+    Decision::job(outcome, changes)
+}
+
+/// Has a job published once more, at its deadline and not before: a queue that has brought it early
+/// once would do so again, and go on until then.
+fn rearm(rules: Rules, job: Job) -> Changes {
+    let entry = OutboxEntry {
+        job,
+        again: true,
+        publish_after: job.deadline,
+    };
+    let mut changes = Changes::default();
+    if rules.queue.is_some() {
+        changes.outbox.insert(job.reservation, entry);
+    }
+    changes
+}
+
+impl Decision {
+    fn job(outcome: JobOutcome, changes: Changes) -> Self {
+        Self::Done {
+            outcome: Outcome::Job(outcome),
+            changes,
+        }
+    }
+}
