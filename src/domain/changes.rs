@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
 use super::{Job, Reservation, ReservationId, State, StockKey, Timestamp, Via};
 
 /// The sum of the changes of a batch: what the store writes in one transaction.
@@ -85,8 +88,53 @@ pub struct Event {
     pub reservation_id: Option<ReservationId>,
     /// When.
     pub at: Timestamp,
-    /// Particulars, an object; which members it has depends on the kind.
-    pub data: serde_json::Value,
+    /// Which members it has depends on the kind.
+    pub data: Particulars,
+}
+
+/// The particulars of an event: a JSON object. It is kept as it is written, because most are
+/// written once and never looked into.
+#[derive(Clone, Debug)]
+pub struct Particulars(Box<str>);
+
+impl Particulars {
+    /// What `members` is as JSON.
+    pub fn of(members: &impl Serialize) -> Self {
+        // What has no form as JSON, which nothing here is, would leave nothing to say.
+        let json = serde_json::to_string(members).unwrap_or_else(|_| "{}".to_owned());
+        Self(json.into())
+    }
+
+    /// The object as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The object, to look into.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+}
+
+impl PartialEq for Particulars {
+    /// By the members, in whatever order.
+    fn eq(&self, other: &Self) -> bool {
+        self.value() == other.value()
+    }
+}
+
+impl Eq for Particulars {}
+
+impl Serialize for Particulars {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Particulars {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(|members| Self::of(&members))
+    }
 }
 
 /// The kinds of event.

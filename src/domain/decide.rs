@@ -26,13 +26,14 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use self::stock::lacking;
 use super::{
-    Changes, Command, Deadline, Decision, Event, EventKind, Guard, Lacking, Line, OnExpired,
-    Outcome, PaymentReference, Reason, Refusal, Reservation, ReservationChange, ReservationId,
-    Reserve, Snapshot, State, StockDelta, Timestamp,
+    Changes, Command, CustomerId, Deadline, Decision, Event, EventKind, Guard, Lacking, Line,
+    OnExpired, Outcome, Particulars, PaymentReference, Reason, Reference, Refusal, Reservation,
+    ReservationChange, ReservationId, Reserve, Snapshot, State, StockDelta, Timestamp,
 };
 
 pub use self::job::QueueRule;
@@ -84,6 +85,15 @@ pub fn decide(rules: Rules, snapshot: &Snapshot, command: &Command, now: Timesta
     }
 }
 
+/// The particulars of an event of kind `created`.
+#[derive(Serialize)]
+struct Created<'a> {
+    lines: &'a [Line],
+    expires_at: Timestamp,
+    customer_id: Option<&'a CustomerId>,
+    reference: Option<&'a Reference>,
+}
+
 fn decide_reserve(
     rules: Rules,
     snapshot: &Snapshot,
@@ -122,11 +132,11 @@ fn decide_reserve(
         reacquired: false,
         metadata: reserve.metadata.clone(),
     };
-    let data = json!({
-        "lines": lines(&reservation.lines),
-        "expires_at": expires_at,
-        "customer_id": reservation.customer_id,
-        "reference": reservation.reference,
+    let data = Particulars::of(&Created {
+        lines: &reservation.lines,
+        expires_at,
+        customer_id: reservation.customer_id.as_ref(),
+        reference: reservation.reference.as_ref(),
     });
     let delta = StockDelta {
         on_hand: 0,
@@ -153,7 +163,7 @@ fn decide_extend(rules: Rules, held: &Reservation, until: Deadline, now: Timesta
         extensions: held.extensions + 1,
         ..held.clone()
     };
-    let data = json!({ "from": held.expires_at, "expires_at": expires_at });
+    let data = Particulars::of(&json!({ "from": held.expires_at, "expires_at": expires_at }));
     let delta = StockDelta::default();
     let extended = change(Some(held), extended, delta, EventKind::Extended, data);
     job::publish(rules, extended, now)
@@ -207,11 +217,11 @@ fn pay(
         on_hand: -1,
         held: if reacquired { 0 } else { -1 },
     };
-    let data = json!({
-        "lines": lines(&paid.lines),
+    let data = Particulars::of(&json!({
+        "lines": paid.lines,
         "payment_reference": payment,
         "reacquired": reacquired,
-    });
+    }));
     change(Some(held), paid, delta, EventKind::Paid, data)
 }
 
@@ -234,10 +244,10 @@ fn refuse_payment(
             kind: EventKind::PaymentRefused,
             reservation_id: Some(held.id),
             at: now,
-            data: json!({
+            data: Particulars::of(&json!({
                 "payment_reference": payment,
                 "state": held.state_at(now).as_str(),
-            }),
+            })),
         });
     }
     Decision::Done {
@@ -253,34 +263,31 @@ fn decide_cancel(held: &Reservation, reason: Option<&Reason>, now: Timestamp) ->
     if let Some(refusal) = not_alive(held, now) {
         return refuse(refusal);
     }
-    let data = json!({ "lines": lines(&held.lines), "reason": reason });
-    release(held, State::Cancelled, EventKind::Cancelled, data, now)
+    let data = Particulars::of(&json!({ "lines": held.lines, "reason": reason }));
+    let cancelled = ended(held, State::Cancelled, now);
+    change(
+        Some(held),
+        cancelled,
+        GIVEN_BACK,
+        EventKind::Cancelled,
+        data,
+    )
 }
 
-/// Leaves `held` and gives the units back to where they came from.
-fn release(
-    held: &Reservation,
-    state: State,
-    kind: EventKind,
-    data: Value,
-    now: Timestamp,
-) -> Decision {
-    let released = Reservation {
+/// What is added to stock for each unit that goes back to where it came from.
+const GIVEN_BACK: StockDelta = StockDelta {
+    on_hand: 0,
+    held: -1,
+};
+
+/// A hold after it left `held` at `now`.
+fn ended(held: &Reservation, state: State, now: Timestamp) -> Reservation {
+    Reservation {
         state,
         updated_at: now,
         closed_at: Some(now),
         ..held.clone()
-    };
-    change(
-        Some(held),
-        released,
-        StockDelta {
-            on_hand: 0,
-            held: -1,
-        },
-        kind,
-        data,
-    )
+    }
 }
 
 /// The deadline `asked` for, if it is one, not before `earliest` and not beyond the longest hold.
@@ -332,10 +339,6 @@ fn find(snapshot: &Snapshot, id: ReservationId) -> Result<&Reservation, Refusal>
         .ok_or(Refusal::NotFound { id })
 }
 
-fn lines(lines: &[Line]) -> Value {
-    json!(lines)
-}
-
 fn refuse(refusal: Refusal) -> Decision {
     Decision::Done {
         outcome: Outcome::Refused(refusal),
@@ -359,8 +362,24 @@ fn change(
     after: Reservation,
     per_unit: StockDelta,
     kind: EventKind,
-    data: Value,
+    data: Particulars,
 ) -> Decision {
+    let outcome = Outcome::Reservation {
+        reservation: Box::new(after.clone()),
+        created: before.is_none(),
+    };
+    let changes = changed(before, after, per_unit, kind, data);
+    Decision::Done { outcome, changes }
+}
+
+/// What [`change`] changes.
+fn changed(
+    before: Option<&Reservation>,
+    after: Reservation,
+    per_unit: StockDelta,
+    kind: EventKind,
+    data: Particulars,
+) -> Changes {
     let stock = if per_unit == StockDelta::default() {
         BTreeMap::new()
     } else {
@@ -386,19 +405,14 @@ fn change(
         at: after.updated_at,
         data,
     };
-    let outcome = Outcome::Reservation {
-        reservation: Box::new(after.clone()),
-        created: before.is_none(),
-    };
     let row = Box::new(ReservationChange {
         guard,
         reservation: after,
     });
-    let changes = Changes {
+    Changes {
         reservations: [(row.reservation.id, row)].into(),
         stock,
         events: vec![event],
         ..Changes::default()
-    };
-    Decision::Done { outcome, changes }
+    }
 }

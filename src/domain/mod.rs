@@ -15,7 +15,8 @@ mod text;
 mod timestamp;
 
 pub use changes::{
-    Changes, Event, EventKind, Guard, LedgerEntry, OutboxEntry, ReservationChange, StockDelta,
+    Changes, Event, EventKind, Guard, LedgerEntry, OutboxEntry, Particulars, ReservationChange,
+    StockDelta,
 };
 pub use command::{
     Command, Deadline, Decision, Early, JobOutcome, Lacking, OnExpired, Outcome, Refusal, Reserve,

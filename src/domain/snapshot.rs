@@ -72,6 +72,7 @@ impl Snapshot {
 
 /// The payment that an event of kind `payment-refused` names.
 fn refused_payment(event: &super::Event) -> Option<PaymentReference> {
-    let text = event.data.get("payment_reference")?.as_str()?;
+    let particulars = event.data.value();
+    let text = particulars.get("payment_reference")?.as_str()?;
     PaymentReference::new(text).ok()
 }

@@ -205,7 +205,9 @@ impl Lane {
             due: ask.due,
             limit: self.state.cap,
         });
+        let limit = self.state.cap;
         let mut tally = self.run_parts(Part { tickets, claim }).await;
+        tally.released.full = tally.released.claimed >= limit;
         if let Some(due) = due {
             let reply = match tally.error.take() {
                 Some(error) => Err(error),

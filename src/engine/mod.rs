@@ -83,6 +83,8 @@ pub struct Released {
     pub claimed: usize,
     /// Holds that expired.
     pub released: usize,
+    /// Whether as many were found as one batch takes, so that there may be more.
+    pub full: bool,
 }
 
 /// The Idempotency-Key under which a command came, and how its answer is written down.

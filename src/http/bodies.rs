@@ -1,7 +1,6 @@
 //! Bodies of requests and answers.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::fields::{Delta, Object, OnExpiredWord, OnHand, Pairs, Quantity, Seconds};
@@ -10,8 +9,8 @@ use super::problem::{FieldFault, Problem};
 use super::schemas;
 use super::submission::Input;
 use crate::domain::{
-    CustomerId, Deadline, Line, Location, MAX_LINES, Metadata, PaymentReference, Reason, Reference,
-    Reservation, ReservationId, Reserve, Sku, State, Stock, Timestamp,
+    CustomerId, Deadline, Line, Location, MAX_LINES, Metadata, Particulars, PaymentReference,
+    Reason, Reference, Reservation, ReservationId, Reserve, Sku, State, Stock, Timestamp,
 };
 use crate::store::RecordedEvent;
 
@@ -356,7 +355,7 @@ pub(super) struct EventBody<'a> {
     at: Timestamp,
     /// Particulars.
     #[schema(value_type = schemas::EventData)]
-    data: &'a Value,
+    data: &'a Particulars,
 }
 
 impl<'a> EventBody<'a> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::bodies::{EventBody, ReservationBody, StockBody};
-use crate::domain::{Event, Line, Reservation, State, Stock, StockKey};
+use crate::domain::{Event, Line, Particulars, Reservation, State, Stock, StockKey};
 use crate::store::RecordedEvent;
 
 /// What does not parse becomes null here, and then fails the test of the document.
@@ -86,10 +86,10 @@ pub(super) fn event() -> Value {
                 kind: crate::domain::EventKind::Extended,
                 reservation_id: parsed(json!("rsv_01jdz3x9k2e5qs8v4m7n6p0r1t"))?,
                 at: parsed(json!("2026-12-01T10:04:10.017Z"))?,
-                data: json!({
+                data: Particulars::of(&json!({
                     "from": "2026-12-01T10:15:00.250Z",
                     "expires_at": "2026-12-01T10:25:00.250Z",
-                }),
+                })),
             },
         };
         serde_json::to_value(EventBody::new(&recorded)).ok()

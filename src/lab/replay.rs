@@ -352,7 +352,7 @@ impl Replay {
         };
         match event.kind {
             EventKind::Created => {
-                let lines = event.data.get("lines").cloned().unwrap_or_default();
+                let lines = event.data.value()["lines"].take();
                 let lines: Vec<Line> = serde_json::from_value(lines).unwrap_or_default();
                 for line in &lines {
                     let held = self.held_units.entry(line.sku.clone()).or_default();

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 
 use super::{Next, Worker};
 use crate::domain::{Timestamp, Via};
-use crate::engine::{Due, Engine, EngineError, Runtime};
+use crate::engine::{Due, Engine, EngineError, Released, Runtime};
 
 /// The longest sleep of the timer: half of the shortest hold. The sweep may sleep for its grace
 /// besides.
@@ -42,6 +42,8 @@ pub struct Expirer {
     /// No held reservation has an earlier attempt. Looks start here, because released holds leave
     /// dead entries at the beginning of the index that an old snapshot keeps from being removed.
     watermark: Timestamp,
+    /// The last batch was full, so there is no need to look before the next one.
+    is_storm: bool,
     /// When the next look starts from the beginning, by the runtime's stopwatch.
     next_sweep: Duration,
     vain_look: Duration,
@@ -58,6 +60,7 @@ impl Expirer {
             grace_ms: 0,
             via: Via::Timer,
             watermark: Timestamp::EPOCH,
+            is_storm: false,
             next_sweep: Duration::ZERO,
             vain_look: VAIN_LOOK,
         }
@@ -84,6 +87,18 @@ impl Expirer {
         SAFETY_LOOK.saturating_add(grace).min(SIGN_OF_LIFE)
     }
 
+    /// Releases one batch.
+    async fn release(&mut self, from: Timestamp) -> Result<Released, EngineError> {
+        let due = Due {
+            from,
+            grace_ms: self.grace_ms,
+            via: self.via,
+        };
+        let released = self.engine.expire_due(due).await?;
+        self.is_storm = released.full;
+        Ok(released)
+    }
+
     /// Where the next look starts.
     fn start_of_look(&mut self) -> Timestamp {
         let elapsed = self.runtime.elapsed();
@@ -103,6 +118,12 @@ impl Worker for Expirer {
     }
 
     async fn run_once(&mut self) -> Result<Next, EngineError> {
+        if std::mem::take(&mut self.is_storm) {
+            let released = self.release(self.watermark).await?;
+            if released.claimed > 0 {
+                return Ok(Next::Again);
+            }
+        }
         let from = self.start_of_look();
         let look = self
             .engine
@@ -122,12 +143,7 @@ impl Worker for Expirer {
             let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or_default());
             return Ok(Next::After(wait.min(self.longest_sleep())));
         };
-        let due = Due {
-            from,
-            grace_ms: self.grace_ms,
-            via: self.via,
-        };
-        let released = self.engine.expire_due(due).await?;
+        let released = self.release(from).await?;
         if released.claimed > 0 {
             self.vain_look = VAIN_LOOK;
             return Ok(Next::Again);

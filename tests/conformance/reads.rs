@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use holdfast::domain::{
-    Command, Event, EventKind, OnExpired, ReservationId, State, StockKey, Timestamp,
+    Command, Event, EventKind, OnExpired, Particulars, ReservationId, State, StockKey, Timestamp,
 };
 use holdfast::store::{RecordedEvent, ReservationFilter, StockFilter};
 use serde_json::json;
@@ -275,12 +275,12 @@ pub async fn events_are_read_back_as_they_were_written(world: World) {
         kind,
         reservation_id: id.map(|id| id.parse().unwrap()),
         at: at(123),
-        data: json!({
+        data: Particulars::of(&json!({
             "text": "caf\u{e9} \"x\" \\ 咖啡",
             "number": 1_000_000_000_000_i64,
             "nothing": null,
             "list": [{"sku": "a", "quantity": 1}],
-        }),
+        })),
     };
     let written: Vec<_> = (EventKind::ALL.into_iter())
         .map(|kind| event(kind, Some("rsv_01h455vb4pex5vsknk084sn02q")))

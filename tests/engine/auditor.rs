@@ -49,13 +49,13 @@ fn assert_stock_is_conserved(books: &Books) {
         match event.kind {
             EventKind::StockSet | EventKind::StockAdjusted => {
                 let key = StockKey {
-                    location: text(event.data["location"].as_str().unwrap()),
-                    sku: text(event.data["sku"].as_str().unwrap()),
+                    location: text(event.data.value()["location"].as_str().unwrap()),
+                    sku: text(event.data.value()["sku"].as_str().unwrap()),
                 };
-                let before = event.data["from"].as_i64().unwrap();
+                let before = event.data.value()["from"].as_i64().unwrap();
                 let row = on_hand.entry(key).or_default();
                 assert_eq!(*row, before, "P8: {event:?}");
-                *row = event.data["on_hand"].as_i64().unwrap();
+                *row = event.data.value()["on_hand"].as_i64().unwrap();
             }
             EventKind::Paid => {
                 for (key, units) in units(rows[&event.reservation_id.unwrap()]) {
@@ -97,7 +97,7 @@ fn assert_events_tell_the_states(books: &Books) {
         let event = &recorded.event;
         if let Some(id) = event.reservation_id {
             if event.kind == EventKind::PaymentRefused {
-                let refusal = (id, event.data["payment_reference"].to_string());
+                let refusal = (id, event.data.value()["payment_reference"].to_string());
                 assert!(!refused.contains(&refusal), "P9: {event:?}");
                 refused.push(refusal);
             } else {

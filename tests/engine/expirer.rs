@@ -81,7 +81,7 @@ async fn p7_a_sweep_leaves_a_hold_to_the_queue_for_its_grace_and_no_longer() {
         assert_eq!(expirer.run_once().await.unwrap(), Next::Again);
         assert_eq!(shop.state(held.id).await, State::Expired);
         let events = home.store.events(0, 100).await.unwrap();
-        let data = &events.last().unwrap().event.data;
+        let data = events.last().unwrap().event.data.value();
         assert_eq!(
             (&data["via"], &data["lateness_ms"]),
             (&"sweep".into(), &3_000.into())

@@ -1,12 +1,20 @@
 //! Expiry jobs: what becomes of one that comes, and when one goes out.
 
-use serde_json::json;
+use serde::Serialize;
 
-use super::{Rules, lines, release};
+use super::{GIVEN_BACK, Rules, changed, ended};
 use crate::domain::{
-    Changes, Decision, Early, EventKind, Job, JobOutcome, LedgerEntry, OutboxEntry, Outcome,
-    Snapshot, State, Timestamp, Via,
+    Changes, Decision, Early, EventKind, Job, JobOutcome, LedgerEntry, Line, OutboxEntry, Outcome,
+    Particulars, Snapshot, State, Timestamp, Via,
 };
+
+/// The particulars of an event of kind `expired`.
+#[derive(Serialize)]
+struct Expired<'a> {
+    lines: &'a [Line],
+    lateness_ms: i64,
+    via: &'static str,
+}
 
 /// How far a job that has to wait for its publication stays within the longest delay of its queue,
 /// in milliseconds, so that a clock that differs from ours a little does not make it too long.
@@ -77,15 +85,14 @@ pub(super) fn expire(
             return Decision::job(JobOutcome::NotDue { deadline, now }, changes);
         }
         State::Held => {
-            let data = json!({
-                "lines": lines(&held.lines),
-                "lateness_ms": now.millis_since(held.expires_at),
-                "via": via.as_str(),
+            let data = Particulars::of(&Expired {
+                lines: &held.lines,
+                lateness_ms: now.millis_since(held.expires_at),
+                via: via.as_str(),
             });
-            match release(held, State::Expired, EventKind::Expired, data, now) {
-                Decision::Done { changes, .. } => (JobOutcome::Expired, changes),
-                set_aside @ Decision::SetAside(_) => return set_aside,
-            }
+            let expired = ended(held, State::Expired, now);
+            let changes = changed(Some(held), expired, GIVEN_BACK, EventKind::Expired, data);
+            (JobOutcome::Expired, changes)
         }
     };
     if !snapshot.ledger.contains(&job.id()) {

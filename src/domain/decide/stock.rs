@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::refuse;
 use crate::domain::{
-    Changes, Decision, Event, EventKind, Lacking, MAX_ON_HAND, Outcome, Reason, Refusal, Shortage,
-    Snapshot, Stock, StockDelta, StockKey, Timestamp,
+    Changes, Decision, Event, EventKind, Lacking, MAX_ON_HAND, Outcome, Particulars, Reason,
+    Refusal, Shortage, Snapshot, Stock, StockDelta, StockKey, Timestamp,
 };
 
 /// The refusal of these units, if they are not there even when the due ones are counted in. It
@@ -91,7 +91,7 @@ fn change_to(
             kind,
             reservation_id: None,
             at: now,
-            data,
+            data: Particulars::of(&data),
         }],
         ..Changes::default()
     };

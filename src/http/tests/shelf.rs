@@ -86,7 +86,7 @@ pub(super) fn event(seq: i64) -> RecordedEvent {
             kind: EventKind::StockSet,
             reservation_id: None,
             at: at(1_000),
-            data: serde_json::json!({ "on_hand": 10 }),
+            data: crate::domain::Particulars::of(&serde_json::json!({ "on_hand": 10 })),
         },
     }
 }

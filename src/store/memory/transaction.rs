@@ -104,7 +104,7 @@ impl MemoryTransaction {
     fn stage_event(&mut self, event: &Event) -> Result<(), StoreError> {
         if event.kind == EventKind::PaymentRefused
             && let Some(id) = event.reservation_id
-            && let Some(payment) = event.data["payment_reference"].as_str()
+            && let Some(payment) = event.data.value()["payment_reference"].as_str()
             && let Ok(payment) = PaymentReference::new(payment)
         {
             let refusal = (id, payment);

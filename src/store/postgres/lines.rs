@@ -79,11 +79,11 @@ pub(super) const CLOSE_LINES: &str = "
     WHERE l.ctid = found.ctid";
 
 /// Takes the open lines of those away that left `held`.
-pub(super) async fn close(
+pub(super) async fn close<'c>(
     transaction: &mut PostgresTransaction,
-    transitions: &[Transition<'_>],
+    transitions: impl Iterator<Item = &'c Transition<'c>>,
 ) -> Result<(), StoreError> {
-    let lines = open_lines(transitions.iter().filter_map(|transition| {
+    let lines = open_lines(transitions.filter_map(|transition| {
         let Transition { guard, reservation } = transition;
         (guard.state == State::Held && reservation.state != State::Held)
             .then_some((*reservation, guard.expires_at))

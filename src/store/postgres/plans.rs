@@ -9,7 +9,7 @@ use super::{Postgres, audit, lines, lock, outbox, quarantine, read, transitions,
 use crate::domain::QueueRule;
 use crate::store::{Clock, Outbox, Parked, Postponed, Published, Quarantine};
 
-const STATEMENTS: [(&str, &str); 32] = [
+const STATEMENTS: [(&str, &str); 33] = [
     ("lock::LOCK_KEYS", lock::LOCK_KEYS),
     ("lock::READ_KEYS", lock::READ_KEYS),
     ("lock::LOCK_RESERVATIONS", lock::LOCK_RESERVATIONS),
@@ -25,6 +25,7 @@ const STATEMENTS: [(&str, &str); 32] = [
     ("lock::REFUSED_PAYMENTS", lock::REFUSED_PAYMENTS),
     ("lines::CLOSE_LINES", lines::CLOSE_LINES),
     ("lines::MOVE_LINES", lines::MOVE_LINES),
+    ("transitions::RELEASE", transitions::RELEASE),
     (
         "transitions::MOVE_RESERVATIONS",
         transitions::MOVE_RESERVATIONS,

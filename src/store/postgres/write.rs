@@ -292,7 +292,7 @@ async fn append_events(
         }))
         .bind(array(events, |event| event.kind.as_str()))
         .bind(array(events, |event| Instant(event.at)))
-        .bind(array(events, |event| event.data.to_string()));
+        .bind(array(events, |event| event.data.as_str()));
     transaction
         .change("the insert of events", events.len(), query)
         .await

@@ -31,7 +31,9 @@ fn a_release_returns_every_unit_to_where_it_came_from() {
         expected.map(|(key, units)| (key.to_owned(), units))
     );
     assert_eq!(
-        changes.events[0].data["lines"].as_array().map(Vec::len),
+        changes.events[0].data.value()["lines"]
+            .as_array()
+            .map(Vec::len),
         Some(6)
     );
 }
