@@ -17,6 +17,7 @@ mod sources;
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("metrics", &[]),
+    ("queue", &["domain"]),
     ("settings", &[]),
     ("store", &["domain"]),
     ("engine", &["domain", "metrics", "store"]),
