@@ -7,6 +7,7 @@ pub mod engine;
 pub mod http;
 pub mod lab;
 pub mod metrics;
+pub mod queue;
 pub mod serve;
 pub mod settings;
 pub mod store;
