@@ -3,6 +3,8 @@
 //! Whoever needs a setting is handed its value; nobody else reads the environment. What makes no
 //! sense refuses to start, in one line that says what to change.
 
+mod queue;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,6 +16,10 @@ use std::time::Duration;
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use self::queue::{
+    EmulatorSettings, FaultSettings, PublicUrl, QueueSettings, QueueTask, QueueUrl, Secrets,
+};
 
 /// Ten years; a longer hold is a mistake of units.
 const LONGEST_HOLD_SECONDS: i64 = 315_576_000;
@@ -44,6 +50,9 @@ pub enum Task {
     Openapi,
     /// Recompute from the rows what they promise, and report every row that breaks it.
     Audit(DatabaseSettings),
+    /// Look at the queue that brings expiry jobs back.
+    #[command(subcommand)]
+    Queue(QueueTask),
     /// Prove rather than serve.
     #[command(subcommand)]
     Lab(Lab),
@@ -54,6 +63,8 @@ pub enum Task {
 pub enum Lab {
     /// Run a recorded trace of shoppers through the engine, and count what became of their carts.
     Replay(ReplaySettings),
+    /// Run a queue in memory that keeps to its protocol to the letter, and breaks it when told to.
+    Emulator(EmulatorSettings),
 }
 
 /// What a replay needs to know.
@@ -141,6 +152,9 @@ pub struct Settings {
     /// Where the rows live.
     #[command(flatten)]
     pub database: DatabaseSettings,
+    /// Which queue brings expiry jobs back.
+    #[command(flatten)]
+    pub queue: QueueSettings,
     /// How long a hold lasts that does not say.
     #[arg(
         long,
@@ -209,9 +223,12 @@ impl Invocation {
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
         let invocation = Self::try_parse_from(arguments)?;
-        if let Task::Serve(settings) = &invocation.task {
-            settings.check().map_err(refusal)?;
+        match &invocation.task {
+            Task::Serve(settings) => settings.check(),
+            Task::Queue(QueueTask::Check(settings)) => settings.check(),
+            _ => Ok(()),
         }
+        .map_err(refusal)?;
         Ok(invocation)
     }
 }
@@ -231,7 +248,7 @@ impl Settings {
                         set HOLDFAST_LISTEN to 127.0.0.1:8080"
                 .to_owned());
         }
-        Ok(())
+        self.queue.check()
     }
 }
 

@@ -82,7 +82,10 @@ impl Publish {
             return Err(Refusal::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "payload-too-large",
-                format!("payload: {} bytes are more than {MAX_PAYLOAD_BYTES}", payload.len()),
+                format!(
+                    "payload: {} bytes are more than {MAX_PAYLOAD_BYTES}",
+                    payload.len()
+                ),
             ));
         }
         let delay_seconds = u32::try_from(publish.delay_seconds)
@@ -117,7 +120,8 @@ impl Consume {
             return Err(Refusal::invalid(message));
         }
         if !(1..=MAX_VISIBILITY_SECONDS).contains(&consume.visibility_seconds) {
-            let message = format!("visibility_seconds: is not one of 1 to {MAX_VISIBILITY_SECONDS}");
+            let message =
+                format!("visibility_seconds: is not one of 1 to {MAX_VISIBILITY_SECONDS}");
             return Err(Refusal::invalid(message));
         }
         Ok(consume)

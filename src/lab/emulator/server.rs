@@ -89,7 +89,10 @@ async fn publish(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) ->
             let (message_id, number) =
                 backlog.publish(&publish.queue, payload, delay_seconds, key, now_ms);
             let every = backlog.faults.lose_answer_every;
-            (message_id, number.is_some_and(|number| is_nth(number, every)))
+            (
+                message_id,
+                number.is_some_and(|number| is_nth(number, every)),
+            )
         };
         app.wake.notify_one();
         if is_lost {
@@ -140,7 +143,11 @@ async fn acknowledge(State(app): State<Arc<App>>, headers: HeaderMap, body: Body
             return Ok(json!({ "data": {} }));
         }
         let message = "this queue has no such message";
-        Err(Refusal::new(StatusCode::NOT_FOUND, "unknown-message", message))
+        Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "unknown-message",
+            message,
+        ))
     };
     answer(&app, done.await)
 }
@@ -198,7 +205,9 @@ async fn subscribe(State(app): State<Arc<App>>, body: Body) -> Response {
     let done = whole(body).and_then(|body| {
         let Subscribe { url } = read(&body)?;
         let invalid = |message| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message);
-        let parsed = url.parse().map_err(|error| invalid(format!("url: {error}")))?;
+        let parsed = url
+            .parse()
+            .map_err(|error| invalid(format!("url: {error}")))?;
         app.subscribe(Some(parsed))
             .map_err(|error| invalid(error.to_string()))?;
         Ok(json!({ "url": url }))
@@ -218,7 +227,11 @@ async fn forget(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 async fn unknown_path(State(app): State<Arc<App>>) -> Response {
-    let refusal = Refusal::new(StatusCode::NOT_FOUND, "unknown-path", "there is nothing here");
+    let refusal = Refusal::new(
+        StatusCode::NOT_FOUND,
+        "unknown-path",
+        "there is nothing here",
+    );
     answer::<()>(&app, Err(refusal))
 }
 
@@ -236,7 +249,11 @@ async fn begin(app: &App, headers: &HeaderMap) -> Result<(), Refusal> {
     let given = headers.get(AUTHORIZATION).and_then(|it| it.to_str().ok());
     if given.and_then(|it| it.strip_prefix("Bearer ")) != Some(app.token.as_str()) {
         let message = "Authorization: is not `Bearer` and the token";
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", message));
+        return Err(Refusal::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            message,
+        ));
     }
     let (faults, number) = {
         let mut backlog = app.backlog();
