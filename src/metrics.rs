@@ -35,6 +35,29 @@ pub struct OutcomeLabel {
     pub outcome: &'static str,
 }
 
+/// What came of an attempt to publish.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PublicationLabel {
+    /// `published`, `postponed`, `parked`, or `skipped` if nothing was left to be done by it.
+    pub outcome: &'static str,
+}
+
+/// What came of a delivery.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct DeliveryLabel {
+    /// `push` or `pull`.
+    pub via: &'static str,
+    /// A word of [`crate::engine::Delivered`].
+    pub outcome: &'static str,
+}
+
+/// By which worker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct WorkerLabel {
+    /// `expirer`, `relay`, `consumer`.
+    pub worker: &'static str,
+}
+
 /// A request that was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabel {
@@ -71,8 +94,20 @@ pub struct Metrics {
     pub contended: Family<LaneLabel, Counter>,
     /// Holds that are due and cannot be released; they are tried again later.
     pub stuck_holds: Counter,
-    /// When the expirer last looked for what is due. `/readyz` judges by it.
-    pub expirer_heartbeat: Heartbeat,
+    /// Messages that the relay had in its hands.
+    pub publications: Family<PublicationLabel, Counter>,
+    /// Messages that wait in the outbox, counted up to 10,000.
+    pub outbox_waiting: Gauge,
+    /// For how long the first of these could have been published.
+    pub outbox_oldest_seconds: Gauge<f64, AtomicU64>,
+    /// Deliveries that a queue brought.
+    pub deliveries: Family<DeliveryLabel, Counter>,
+    /// Pushes without a valid signature.
+    pub forged_deliveries: Counter,
+    /// Deliveries that came early and are waited out.
+    pub early_deliveries_waiting: Gauge,
+    /// When each worker last did its work. `/readyz` judges by it.
+    heartbeats: Family<WorkerLabel, Heartbeat>,
 }
 
 impl Metrics {
@@ -91,7 +126,13 @@ impl Metrics {
             batch_seconds: Family::new_with_constructor(milliseconds_to_seconds),
             contended: Family::default(),
             stuck_holds: Counter::default(),
-            expirer_heartbeat: Heartbeat::default(),
+            publications: Family::default(),
+            outbox_waiting: Gauge::default(),
+            outbox_oldest_seconds: Gauge::default(),
+            deliveries: Family::default(),
+            forged_deliveries: Counter::default(),
+            early_deliveries_waiting: Gauge::default(),
+            heartbeats: Family::default(),
             registry: Registry::default(),
         };
         registry.register("requests", "Requests answered", metrics.requests.clone());
@@ -136,14 +177,51 @@ impl Metrics {
             metrics.stuck_holds.clone(),
         );
         registry.register(
-            "expirer_last_look_seconds",
-            "When the expirer last looked for what is due, in seconds since the start",
-            metrics.expirer_heartbeat.clone(),
+            "publications",
+            "Messages that the relay had in its hands, by what came of it",
+            metrics.publications.clone(),
+        );
+        registry.register(
+            "outbox_waiting",
+            "Messages that wait in the outbox, counted up to 10,000",
+            metrics.outbox_waiting.clone(),
+        );
+        registry.register(
+            "outbox_oldest_seconds",
+            "For how long the longest-waiting message could have been published",
+            metrics.outbox_oldest_seconds.clone(),
+        );
+        registry.register(
+            "deliveries",
+            "Deliveries that a queue brought, by what came of them",
+            metrics.deliveries.clone(),
+        );
+        registry.register(
+            "forged_deliveries",
+            "Pushes without a valid signature",
+            metrics.forged_deliveries.clone(),
+        );
+        registry.register(
+            "early_deliveries_waiting",
+            "Deliveries that came early and are waited out",
+            metrics.early_deliveries_waiting.clone(),
+        );
+        registry.register(
+            "worker_last_run_seconds",
+            "When each worker last did its work, in seconds since the start",
+            metrics.heartbeats.clone(),
         );
         Self {
             registry,
             ..metrics
         }
+    }
+
+    /// The sign of life of one worker.
+    pub fn heartbeat(&self, worker: &'static str) -> Heartbeat {
+        self.heartbeats
+            .get_or_create(&WorkerLabel { worker })
+            .clone()
     }
 
     /// The text that Prometheus reads (OpenMetrics 1.0).

@@ -1,5 +1,8 @@
 //! `holdfast serve`: puts the parts together, and takes them apart again in order.
 
+mod queue;
+mod workers;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -7,16 +10,18 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
 
 use crate::database;
 use crate::domain::Rules;
-use crate::engine::{self, Engine, Runtime, TokioRuntime};
+use crate::engine::{self, Deliveries, Engine, Runtime, TokioRuntime};
 use crate::http;
 use crate::metrics::Metrics;
 use crate::settings::{CorsOrigins, Settings};
 use crate::store::StoreError;
-use crate::worker::{self, Expirer};
+use crate::worker::{Consumer, Expirer, Relay};
+
+use self::queue::Opened;
+use self::workers::Workers;
 
 /// Why the service did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +37,9 @@ pub enum ServeError {
         /// What the system says.
         error: io::Error,
     },
+    /// The queue is not to be used.
+    #[error("{0}")]
+    Queue(String),
     /// The system does not let the service run.
     #[error("the service stopped: {0}")]
     Io(#[from] io::Error),
@@ -46,6 +54,7 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
     })?;
     let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
     let metrics = Arc::new(Metrics::new());
+    let queue = queue::open(&settings.queue, &runtime).await?;
     let engine = Engine::start(
         Arc::clone(&opened.store),
         Arc::clone(&runtime),
@@ -53,7 +62,7 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
         engine::Settings {
             rules: Rules {
                 max_hold_seconds: settings.max_hold_seconds,
-                queue: None,
+                queue: queue.as_ref().map(Opened::rule),
             },
             sales_lanes: opened.sales_lanes,
             // Shorter than callers wait for an answer, so that a command whose rows do not come is
@@ -61,19 +70,19 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
             patience: settings.request_timeout * 9 / 10,
         },
     );
-    let (stop_expirer, stop) = watch::channel(false);
-    let (finished, expirer) = oneshot::channel();
-    let running = worker::run(
-        Expirer::timer(engine.clone(), Arc::clone(&runtime), settings.sweep),
-        Arc::clone(&runtime),
-        metrics.expirer_heartbeat.clone(),
-        stop,
+    let parts = Parts {
+        engine,
+        runtime,
+        metrics,
+        queue,
+    };
+    let workers = parts.start_workers(&settings);
+    let router = http::router(
+        parts.engine.clone(),
+        Arc::clone(&parts.metrics),
+        Arc::clone(&parts.runtime),
+        parts.http_settings(&settings),
     );
-    runtime.spawn(Box::pin(async move {
-        running.await;
-        let _ = finished.send(());
-    }));
-    let router = http::router(engine.clone(), metrics, runtime, http_settings(&settings));
     // Before anybody is told that the service runs: whoever is told may want it to end.
     let stop_signal = stop_signal()?;
     // The first line that says that the service can be used; whoever starts it may wait for it.
@@ -81,26 +90,88 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
     tracing::info!(database = %settings.database.url, "listening on http://{address}");
     tracing::info!("without API keys it serves this machine only");
     http::serve_until(listener, router, stop_signal, settings.shutdown).await?;
-    let _ = stop_expirer.send(true);
-    let _ = expirer.await;
-    engine.shut_down().await;
+    workers.finish().await;
+    parts.engine.shut_down().await;
     tracing::info!("stopped");
     Ok(())
 }
 
-fn http_settings(settings: &Settings) -> http::Settings {
-    let origins = match &settings.cors_origins {
-        CorsOrigins::Any => vec!["*".to_owned()],
-        CorsOrigins::Exactly(origins) => origins.clone(),
-    };
-    http::Settings {
-        default_hold_seconds: settings.hold_seconds,
-        // An origin that is no header value was refused when the settings were read.
-        cors_origins: origins
-            .iter()
-            .filter_map(|origin| origin.parse().ok())
-            .collect(),
-        request_timeout: settings.request_timeout,
+/// What the parts of the service share.
+struct Parts {
+    engine: Engine,
+    runtime: Arc<dyn Runtime>,
+    metrics: Arc<Metrics>,
+    /// None if the built-in timer releases what is due.
+    queue: Option<Opened>,
+}
+
+impl Parts {
+    /// Starts the workers that this process shall have.
+    fn start_workers(&self, settings: &Settings) -> Workers {
+        let mut workers = Workers::new(Arc::clone(&self.runtime), Arc::clone(&self.metrics));
+        if !settings.roles.worker {
+            return workers;
+        }
+        let engine = self.engine.clone();
+        let runtime = Arc::clone(&self.runtime);
+        let sweep = settings.sweep;
+        let Some(opened) = &self.queue else {
+            workers.start(Expirer::timer(engine, runtime, sweep));
+            return workers;
+        };
+        workers.start(Expirer::sweep(engine, Arc::clone(&runtime), sweep, sweep));
+        workers.start(Relay::new(
+            Arc::clone(self.engine.store()),
+            Arc::clone(&opened.queue),
+            opened.identity.clone(),
+            Arc::clone(&opened.state),
+            Arc::clone(&runtime),
+            Arc::clone(&self.metrics),
+            sweep,
+        ));
+        if opened.is_pulled() {
+            workers.start(Consumer::new(
+                Arc::clone(&opened.queue),
+                self.deliveries(opened),
+                Arc::clone(&opened.state),
+                runtime,
+            ));
+        }
+        workers
+    }
+
+    fn deliveries(&self, opened: &Opened) -> Deliveries {
+        Deliveries::new(
+            self.engine.clone(),
+            Arc::clone(&self.runtime),
+            Arc::clone(&self.metrics),
+            opened.queue.name(),
+        )
+    }
+
+    fn http_settings(&self, settings: &Settings) -> http::Settings {
+        let origins = match &settings.cors_origins {
+            CorsOrigins::Any => vec!["*".to_owned()],
+            CorsOrigins::Exactly(origins) => origins.clone(),
+        };
+        http::Settings {
+            default_hold_seconds: settings.hold_seconds,
+            // An origin that is no header value was refused when the settings were read.
+            cors_origins: origins
+                .iter()
+                .filter_map(|origin| origin.parse().ok())
+                .collect(),
+            request_timeout: settings.request_timeout,
+            receiver: self.queue.as_ref().map(|opened| http::Receiver {
+                queue: Arc::clone(&opened.queue),
+                deliveries: self.deliveries(opened),
+            }),
+            queue_state: self.queue.as_ref().map(|it| Arc::clone(&it.state)),
+            roles: http::Roles {
+                api: settings.roles.api,
+                worker: settings.roles.worker,
+            },
+        }
     }
 }
 

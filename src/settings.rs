@@ -152,6 +152,15 @@ pub struct Settings {
     /// Where the rows live.
     #[command(flatten)]
     pub database: DatabaseSettings,
+    /// Which parts of the service this process is: `api` answers callers, `worker` releases what
+    /// is due and publishes; separated by a comma.
+    #[arg(
+        long,
+        env = "HOLDFAST_ROLES",
+        value_name = "ROLES",
+        default_value = "api,worker"
+    )]
+    pub roles: Roles,
     /// Which queue brings expiry jobs back.
     #[command(flatten)]
     pub queue: QueueSettings,
@@ -324,6 +333,34 @@ impl TypedValueParser for DatabaseUrlParser {
             .parse_ref(command, argument, value)?
             .parse()
             .map_err(refusal)
+    }
+}
+
+/// Which parts of the service a process is; at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// It answers callers.
+    pub api: bool,
+    /// It releases what is due, and publishes.
+    pub worker: bool,
+}
+
+impl FromStr for Roles {
+    type Err = &'static str;
+
+    fn from_str(list: &str) -> Result<Self, &'static str> {
+        let mut roles = Self {
+            api: false,
+            worker: false,
+        };
+        for role in list.split(',') {
+            match role.trim() {
+                "api" => roles.api = true,
+                "worker" => roles.worker = true,
+                _ => return Err("write `api`, `worker` or `api,worker`"),
+            }
+        }
+        Ok(roles)
     }
 }
 

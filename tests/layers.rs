@@ -21,14 +21,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("settings", &["queue"]),
     ("store", &["domain"]),
     ("engine", &["domain", "metrics", "store"]),
-    ("worker", &["domain", "engine", "metrics", "store"]),
-    ("http", &["domain", "engine", "metrics", "store"]),
+    ("worker", &["domain", "engine", "metrics", "queue", "store"]),
+    ("http", &["domain", "engine", "metrics", "queue", "store"]),
     ("database", &["settings", "store"]),
     ("lab", &["domain", "engine", "queue", "store", "worker"]),
     (
         "serve",
         &[
-            "database", "domain", "engine", "http", "metrics", "settings", "store", "worker",
+            "database", "domain", "engine", "http", "metrics", "queue", "settings", "store",
+            "worker",
         ],
     ),
     (

@@ -6,6 +6,7 @@
 
 mod batch;
 mod cap;
+mod delivery;
 mod lane;
 mod runtime;
 mod suspects;
@@ -26,6 +27,7 @@ use crate::store::{Answer, Key, Store, StoreError};
 use lane::{Ask, DueAsk, Lane, LaneState};
 use ticket::{Caller, Ticket};
 
+pub use delivery::{Delivered, Deliveries};
 pub use runtime::{Runtime, Task, TokioRuntime};
 
 /// How many commands wait in a lane before the next one is turned away.

@@ -41,6 +41,10 @@ pub(super) struct Ready {
     /// The clock that decides.
     #[schema(value_type = schemas::Instant)]
     now: Timestamp,
+    /// What keeps expiry jobs from being published, if anything does. Holds are released all the
+    /// same, by the sweep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
 }
 
 /// Ask whether the process lives
@@ -75,8 +79,9 @@ pub(super) async fn live() -> Result<Response, Problem> {
 )]
 pub(super) async fn ready(State(app): State<App>) -> Result<Response, Problem> {
     // LerianStudio/midaz PR 2476: a service ran in a mode in which nothing expired.
-    let silence = app.runtime.elapsed().as_secs_f64() - app.metrics.expirer_heartbeat.get();
-    if silence > EXPIRER_SILENCE_SECONDS {
+    let heartbeat = app.metrics.heartbeat("expirer").get();
+    let silence = app.runtime.elapsed().as_secs_f64() - heartbeat;
+    if app.settings.roles.worker && silence > EXPIRER_SILENCE_SECONDS {
         let detail = "The expirer has not looked for due holds for too long.";
         return Err(Problem::new(&kinds::NOT_READY, detail));
     }
@@ -84,6 +89,11 @@ pub(super) async fn ready(State(app): State<App>) -> Result<Response, Problem> {
         Ok(now) => answer::ok(&Ready {
             status: "ready",
             now,
+            queue: app
+                .settings
+                .queue_state
+                .as_ref()
+                .and_then(|it| it.trouble()),
         }),
         Err(error) => {
             let detail = match &error {

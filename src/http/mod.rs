@@ -10,6 +10,7 @@ mod answer;
 mod bodies;
 mod cors;
 mod cursor;
+mod deliveries;
 mod docs;
 mod documented;
 mod events;
@@ -51,7 +52,9 @@ use utoipa_axum::routes;
 
 use crate::engine::{Engine, Runtime};
 use crate::metrics::Metrics;
+use crate::queue::QueueState;
 pub use cors::{Origin, OriginFault};
+pub use deliveries::Receiver;
 use problem::Problem;
 
 /// The most bytes of a body.
@@ -66,6 +69,21 @@ pub struct Settings {
     pub cors_origins: Vec<Origin>,
     /// How long a caller waits for an answer at most.
     pub request_timeout: Duration,
+    /// Who takes in what a queue pushes, if one is configured.
+    pub receiver: Option<Receiver>,
+    /// What was last seen of the queue, if one is configured.
+    pub queue_state: Option<Arc<QueueState>>,
+    /// Which parts of the service this process is.
+    pub roles: Roles,
+}
+
+/// Which parts of the service a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// It serves the API. Without it, it says how it is and nothing else.
+    pub api: bool,
+    /// It releases what is due, and publishes.
+    pub worker: bool,
 }
 
 impl Default for Settings {
@@ -74,6 +92,12 @@ impl Default for Settings {
             default_hold_seconds: 900,
             cors_origins: Vec::new(),
             request_timeout: Duration::from_secs(10),
+            receiver: None,
+            queue_state: None,
+            roles: Roles {
+                api: true,
+                worker: true,
+            },
         }
     }
 }
@@ -101,10 +125,14 @@ pub fn router(
         runtime,
         settings: Arc::new(settings),
     };
-    let (operations, document) = operations().split_for_parts();
-    let document = openapi::complete(document);
-    let router = operations
-        .merge(docs::routes(written(&document)))
+    let router = if app.settings.roles.api {
+        let (operations, document) = operations().split_for_parts();
+        let document = openapi::complete(document);
+        operations.merge(docs::routes(written(&document)))
+    } else {
+        health_operations().split_for_parts().0
+    };
+    let router = router
         .fallback(async || Problem::no_such_path())
         .method_not_allowed_fallback(other_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -182,6 +210,12 @@ fn operations() -> OpenApiRouter<App> {
         .routes(routes!(stock::set, stock::get))
         .routes(routes!(stock::adjust))
         .routes(routes!(events::list))
+        .routes(routes!(deliveries::deliver))
+        .merge(health_operations())
+}
+
+fn health_operations() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))

@@ -113,6 +113,7 @@ struct ShortBody {
         (name = "reservations", description = "Buyers' claims on stock."),
         (name = "stock", description = "What lies on the shelf."),
         (name = "events", description = "What happened, in order."),
+        (name = "deliveries", description = "What a queue brings back."),
         (name = "health", description = "Whether the service lives and works, and its figures."),
     ),
     components(schemas(ProblemBody)),
@@ -128,7 +129,11 @@ pub(super) fn frame() -> OpenApi {
 pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     // The list is empty, not absent: it is known that no credential is asked for.
     document.security = Some(Vec::new());
-    for item in document.paths.paths.values_mut() {
+    for (path, item) in &mut document.paths.paths {
+        // What a queue pushes has a name of its own in it.
+        if path.starts_with("/v1/deliveries/") {
+            continue;
+        }
         if let PathItem {
             post: Some(operation),
             ..

@@ -9,6 +9,7 @@ mod client;
 pub mod fault;
 pub mod rest;
 pub mod retry;
+mod state;
 pub mod webhook;
 
 use async_trait::async_trait;
@@ -18,6 +19,7 @@ use crate::domain::{Message, Timestamp};
 
 pub use client::{ClientFault, Trust, http_client};
 pub use fault::Fault;
+pub use state::QueueState;
 pub use webhook::Untrusted;
 
 /// One queue.

@@ -131,7 +131,11 @@ fn a_password_is_never_shown() {
         assert_eq!(settings.database.url.to_string(), shown);
         assert!(!format!("{settings:?}").contains("hunter2"), "{settings:?}");
     }
-    for wrong in ["shop:hunter2@db/shop", "postgres;//shop:hunter2@db", "hunter2"] {
+    for wrong in [
+        "shop:hunter2@db/shop",
+        "postgres;//shop:hunter2@db",
+        "hunter2",
+    ] {
         assert!(!refused(&["--database-url", wrong]).contains(":hunter2"));
     }
 }

@@ -3,7 +3,9 @@
 //! A worker is one step, [`Worker::run_once`]; the loop around it is the same for all. Tests call
 //! the step.
 
+mod consumer;
 mod expirer;
+mod relay;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +16,9 @@ use tokio::sync::watch;
 use crate::engine::{EngineError, Runtime};
 use crate::metrics::Heartbeat;
 
+pub use consumer::Consumer;
 pub use expirer::Expirer;
+pub use relay::Relay;
 
 /// The first rest after an error; each further one is twice as long.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
@@ -29,6 +33,9 @@ pub trait Worker: Send {
 
     /// Does a bounded piece of work and says when to go on.
     async fn run_once(&mut self) -> Result<Next, EngineError>;
+
+    /// Finishes what goes on beside the steps. Nothing is begun any more.
+    async fn finish(&mut self) {}
 }
 
 /// When a worker wants to go on.
@@ -69,10 +76,11 @@ pub async fn run(
         tokio::select! {
             biased;
             // An error means that nobody is left to say stop; then it is time to stop as well.
-            said = stop.changed() => if said.is_err() { return },
+            said = stop.changed() => if said.is_err() { break },
             () = runtime.sleep(rest) => {}
         }
     }
+    worker.finish().await;
 }
 
 /// Between half of `duration` and all of it, so that instances that failed together do not come

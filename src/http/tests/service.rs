@@ -113,12 +113,12 @@ async fn it_lives_without_a_database_and_is_not_ready() {
 #[tokio::test]
 async fn it_is_not_ready_when_the_expirer_gives_no_sign_of_life() {
     let service = Service::empty();
-    service.metrics.expirer_heartbeat.set(-60.0);
+    service.metrics.heartbeat("expirer").set(-60.0);
     let answered = service.get("/readyz").await;
     assert_eq!(answered.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answered.slug(), "not-ready");
     assert_eq!(service.get("/livez").await.status, StatusCode::OK);
-    service.metrics.expirer_heartbeat.set(0.0);
+    service.metrics.heartbeat("expirer").set(0.0);
     assert_eq!(service.get("/readyz").await.status, StatusCode::OK);
 }
 
@@ -255,7 +255,8 @@ async fn the_examples_of_requests_reach_the_engine() {
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
             let example = &operation["requestBody"]["content"]["application/json"]["example"];
-            if *example == Value::Null {
+            // What a queue delivers needs a queue and its signature.
+            if *example == Value::Null || path.starts_with("/v1/deliveries/") {
                 continue;
             }
             let uri = path

@@ -37,6 +37,11 @@ impl Address {
         url
     }
 
+    /// What tells this queue from every other one that is or was configured.
+    pub fn identity(&self) -> String {
+        format!("rest {} {}", self.base, self.queue)
+    }
+
     /// Are requests to it encrypted?
     pub(super) fn is_encrypted(&self) -> bool {
         self.base.scheme() == "https"

@@ -1,0 +1,155 @@
+//! Expiry jobs that a queue brings back, pushed or pulled: what the receiver and the consumer share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{Engine, EngineError, Reply, Runtime};
+use crate::domain::{Command, Early, Job, JobOutcome, Outcome, Via};
+use crate::metrics::{DeliveryLabel, Metrics};
+use crate::store::{MAX_QUARANTINE_KEY, Sighting};
+
+/// How early a delivery may be and still be waited for, in milliseconds.
+const PATIENCE_MS: i64 = 2_000;
+/// How many deliveries wait at once; each costs a little memory and nothing else.
+const WAITERS: usize = 1_024;
+
+/// Takes in deliveries. Clones share everything.
+#[derive(Clone)]
+pub struct Deliveries {
+    engine: Engine,
+    runtime: Arc<dyn Runtime>,
+    metrics: Arc<Metrics>,
+    waiters: Arc<Semaphore>,
+    /// Where they come from, for the quarantine.
+    source: &'static str,
+}
+
+/// What became of a delivery. It is done with in each case, and can be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivered {
+    /// What became of its job; never `NotDue` or `Unknown`.
+    Job(JobOutcome),
+    /// It came early, and its job is published again.
+    Rearmed,
+    /// It is no job, or the job of no reservation, and is kept for an operator to look at.
+    Quarantined,
+}
+
+impl Delivered {
+    /// The word for it in answers and in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Job(outcome) => outcome.as_str(),
+            Self::Rearmed => "rearmed",
+            Self::Quarantined => "quarantined",
+        }
+    }
+}
+
+impl Deliveries {
+    /// Takes in the deliveries of the queue called `source`.
+    pub fn new(
+        engine: Engine,
+        runtime: Arc<dyn Runtime>,
+        metrics: Arc<Metrics>,
+        source: &'static str,
+    ) -> Self {
+        Self {
+            engine,
+            runtime,
+            metrics,
+            waiters: Arc::new(Semaphore::new(WAITERS)),
+            source,
+        }
+    }
+
+    /// Does what a delivery asks for, and returns when that is durable. After an error nothing has
+    /// happened, and the queue has to bring it again. `slot` is given back before a delivery that
+    /// came early is waited for.
+    pub async fn deliver(
+        &self,
+        payload: &[u8],
+        via: Via,
+        slot: Option<OwnedSemaphorePermit>,
+    ) -> Result<Delivered, EngineError> {
+        let delivered = match Job::from_payload(payload) {
+            Ok(job) => self.perform(job, payload, via, slot).await?,
+            Err(fault) => {
+                // What has no name of its own is known by what it is.
+                let name = format!("sha256:{:x?}", Sha256::digest(payload));
+                let name = name.replace(['[', ']', ',', ' '], "");
+                self.quarantine(name, payload, fault.to_string()).await?
+            }
+        };
+        let label = DeliveryLabel {
+            via: via.as_str(),
+            outcome: delivered.as_str(),
+        };
+        self.metrics.deliveries.get_or_create(&label).inc();
+        Ok(delivered)
+    }
+
+    async fn perform(
+        &self,
+        job: Job,
+        payload: &[u8],
+        via: Via,
+        mut slot: Option<OwnedSemaphorePermit>,
+    ) -> Result<Delivered, EngineError> {
+        let mut patience_ms = PATIENCE_MS;
+        loop {
+            let early = match self.submit(job, via, Early::Report).await? {
+                JobOutcome::Unknown => {
+                    let reason = format!("there is no reservation {}", job.reservation);
+                    return self.quarantine(job.id(), payload, reason).await;
+                }
+                JobOutcome::NotDue { deadline, now } => deadline.millis_since(now),
+                outcome => return Ok(Delivered::Job(outcome)),
+            };
+            let waiter = self.waiters.try_acquire();
+            let (true, Ok(_waiter)) = (early <= patience_ms, waiter) else {
+                return Ok(match self.submit(job, via, Early::Rearm).await? {
+                    JobOutcome::NotDue { .. } => Delivered::Rearmed,
+                    outcome => Delivered::Job(outcome),
+                });
+            };
+            drop(slot.take());
+            patience_ms -= early;
+            let wait = Duration::from_millis(u64::try_from(early).unwrap_or_default());
+            self.metrics.early_deliveries_waiting.inc();
+            self.runtime.sleep(wait).await;
+            self.metrics.early_deliveries_waiting.dec();
+        }
+    }
+
+    async fn submit(&self, job: Job, via: Via, early: Early) -> Result<JobOutcome, EngineError> {
+        let command = Command::Expire { job, via, early };
+        match self.engine.submit(command, None).await? {
+            Reply::Decided(Outcome::Job(outcome)) => Ok(outcome),
+            // An expiry comes to nothing else; whoever asked finds out by asking again.
+            _ => Err(EngineError::FateUnknown),
+        }
+    }
+
+    async fn quarantine(
+        &self,
+        key: String,
+        payload: &[u8],
+        reason: String,
+    ) -> Result<Delivered, EngineError> {
+        tracing::warn!(source = self.source, %key, %reason, "a delivery goes into quarantine");
+        debug_assert!(key.len() <= MAX_QUARANTINE_KEY);
+        let sighting = Sighting {
+            source: self.source.to_owned(),
+            key,
+            payload: payload.to_vec(),
+            reason,
+        };
+        let quarantine = self.engine.store().quarantine();
+        quarantine.record(&sighting).await.map_err(Arc::new)?;
+        Ok(Delivered::Quarantined)
+    }
+}

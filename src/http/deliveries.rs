@@ -1,0 +1,117 @@
+//! Deliveries that a queue pushes.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::documented::documented;
+use super::problem::Problem;
+use super::{App, answer, kinds};
+use crate::domain::Via;
+use crate::engine::Deliveries;
+use crate::queue::Queue;
+use crate::store::Clock;
+
+documented!(DeliveryProblems: &[
+    &kinds::UNAUTHORIZED,
+    &kinds::NOT_FOUND,
+    &kinds::PAYLOAD_TOO_LARGE,
+]);
+
+/// Who takes pushes in.
+#[derive(Clone)]
+pub struct Receiver {
+    /// The queue that pushes, by which a push is known.
+    pub queue: Arc<dyn Queue>,
+    /// What is done with what it pushes.
+    pub deliveries: Deliveries,
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Receiver({})", self.queue.name())
+    }
+}
+
+/// What became of a delivery. The queue is done with it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct DeliveryBody {
+    /// `expired`, `duplicate`, `stale`, `paid`, `cancelled` or `already_expired`; `rearmed` if it
+    /// came early and its job is published again; `quarantined` if it is no job.
+    #[schema(example = "expired")]
+    outcome: &'static str,
+}
+
+/// Deliver an expiry job
+///
+/// For the queue that is configured, and for nobody else: the body is what Holdfast published,
+/// signed as the Standard Webhooks specification says. Whatever is asked for twice is done once. A
+/// job that comes up to two seconds early is answered when it is due.
+#[utoipa::path(
+    post,
+    path = "/v1/deliveries/{queue}",
+    operation_id = "deliver_job",
+    tag = "deliveries",
+    params(
+        ("queue" = String, Path, description = "Which kind of queue it is.", example = "rest"),
+        ("webhook-id" = String, Header, description = "The queue's name for the message."),
+        ("webhook-timestamp" = String, Header,
+            description = "When it was sent, in Unix seconds; at most 300 s from now."),
+        ("webhook-signature" = String, Header,
+            description = "`v1,` and the base64 of an HMAC-SHA256 over id, timestamp and body."),
+    ),
+    request_body(
+        content = serde_json::Value,
+        description = "The job, as it was published.",
+        content_type = "application/json",
+        example = json!({
+            "job_id": "expire:rsv_01jdz3x9k2e5qs8v4m7n6p0r1t:1796126400250",
+            "reservation_id": "rsv_01jdz3x9k2e5qs8v4m7n6p0r1t",
+            "expected_expires_at": "2026-12-01T12:00:00.250Z",
+        }),
+    ),
+    responses(
+        (status = 200, description = "It is done with.", body = DeliveryBody,
+            example = json!({ "outcome": "expired" })),
+        DeliveryProblems,
+    ),
+)]
+pub(super) async fn deliver(
+    State(app): State<App>,
+    Path(queue): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let receiver = app
+        .settings
+        .receiver
+        .as_ref()
+        .filter(|receiver| receiver.queue.name() == queue)
+        .ok_or_else(Problem::no_such_path)?;
+    let headers = request.headers().clone();
+    let too_large = || Problem::new(&kinds::PAYLOAD_TOO_LARGE, kinds::PAYLOAD_TOO_LARGE.detail);
+    let body = Bytes::from_request(request, &())
+        .await
+        .map_err(|_| too_large())?;
+    if body.len() > receiver.queue.limits().max_payload_bytes {
+        return Err(too_large());
+    }
+    // The tolerance is minutes, so the clock of the process is good enough, and what is not signed
+    // costs the database nothing.
+    let now = Clock::Database.in_process();
+    let payload = match receiver.queue.authenticate(&headers, &body, now) {
+        Ok(payload) => payload,
+        Err(untrusted) => {
+            app.metrics.forged_deliveries.inc();
+            return Err(Problem::new(&kinds::UNAUTHORIZED, untrusted.to_string()));
+        }
+    };
+    let deliveries = &receiver.deliveries;
+    let delivered = deliveries.deliver(&payload, Via::Push, None).await?;
+    answer::ok(&DeliveryBody {
+        outcome: delivered.as_str(),
+    })
+}

@@ -1,0 +1,107 @@
+//! The queue that the settings name, as far as serving needs it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::QueueRule;
+use crate::engine::Runtime;
+use crate::queue::rest::Rest;
+use crate::queue::{DeliveryMode, Findings, Queue, QueueState};
+use crate::settings::QueueSettings;
+
+use super::ServeError;
+
+/// How long the start waits for the queue to say how it wants to be used.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often a queue is asked again that did not say.
+const ASKED_EVERY: Duration = Duration::from_secs(10);
+
+/// A queue, and what goes with it.
+pub(super) struct Opened {
+    pub queue: Arc<dyn Queue>,
+    /// What tells it from every other one that is or was configured.
+    pub identity: String,
+    pub state: Arc<QueueState>,
+}
+
+/// Opens the queue that the settings name; `None` for the built-in timer. One that wants to be
+/// used otherwise than its driver does is refused; one that cannot be reached is waited for in
+/// the background, since nothing but publishing needs it.
+pub(super) async fn open(
+    settings: &QueueSettings,
+    runtime: &Arc<dyn Runtime>,
+) -> Result<Option<Opened>, ServeError> {
+    let Some(rest) = settings.rest() else {
+        return Ok(None);
+    };
+    let identity = rest.address.identity();
+    let queue: Arc<dyn Queue> =
+        Arc::new(Rest::open(rest).map_err(|fault| ServeError::Queue(fault.to_string()))?);
+    let state = Arc::new(QueueState::default());
+    let asked = tokio::select! {
+        asked = queue.check() => asked.map_err(|fault| fault.to_string()),
+        () = runtime.sleep(PATIENCE) => Err("it does not answer".to_owned()),
+    };
+    match asked {
+        Ok(findings) => fits(&findings).map_err(ServeError::Queue)?,
+        Err(trouble) => {
+            tracing::warn!(%trouble, "the queue cannot be reached; publishing waits for it");
+            state.is_unwell(&trouble);
+            let again = ask_again(Arc::clone(&queue), Arc::clone(&state), Arc::clone(runtime));
+            runtime.spawn(Box::pin(again));
+        }
+    }
+    if let Some(url) = settings.push_url() {
+        tracing::info!("the queue has to push to {url}");
+    }
+    Ok(Some(Opened {
+        queue,
+        identity,
+        state,
+    }))
+}
+
+impl Opened {
+    /// What the domain has to know of it.
+    pub fn rule(&self) -> QueueRule {
+        QueueRule {
+            max_delay_ms: self.queue.limits().max_delay_ms,
+        }
+    }
+
+    /// Is it to be pulled?
+    pub fn is_pulled(&self) -> bool {
+        self.queue.limits().delivery == DeliveryMode::Pull
+    }
+}
+
+fn fits(findings: &Findings) -> Result<(), String> {
+    if findings.mismatches.is_empty() {
+        return Ok(());
+    }
+    let mismatches = findings.mismatches.join("; ");
+    Err(format!(
+        "the queue wants to be used otherwise: {mismatches}; `holdfast queue check` says more"
+    ))
+}
+
+/// Asks a queue until it says how it wants to be used.
+async fn ask_again(queue: Arc<dyn Queue>, state: Arc<QueueState>, runtime: Arc<dyn Runtime>) {
+    loop {
+        runtime.sleep(ASKED_EVERY).await;
+        let Ok(findings) = queue.check().await else {
+            continue;
+        };
+        match fits(&findings) {
+            Ok(()) => {
+                tracing::info!("the queue can be reached");
+                state.is_well();
+            }
+            Err(trouble) => {
+                tracing::error!("{trouble}");
+                state.is_unwell(&trouble);
+            }
+        }
+        return;
+    }
+}

@@ -1,0 +1,287 @@
+//! The relay: publishes what waits in the outbox.
+//!
+//! What it claims is its own for the time of a lease. It publishes first and marks then, so that a
+//! crash in between makes a duplicate, which the queue or the guard swallows, and never a loss. The
+//! delay is computed from the deadline at the moment of publishing; a late job goes out with none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Next, Worker};
+use crate::domain::{QueueRule, Timestamp};
+use crate::engine::{EngineError, Runtime};
+use crate::metrics::{Metrics, PublicationLabel};
+use crate::queue::retry::Backoff;
+use crate::queue::{Fault, Publication, Queue, QueueState, Receipt};
+use crate::store::{AdoptionCursor, Claimed, ClaimedMessage, Parked, Postponed, Published, Store};
+
+/// How many messages are claimed and published together.
+const CLAIMED_AT_ONCE: usize = 256;
+/// How long they are the relay's, in milliseconds: longer than it takes to publish them when each
+/// one is answered in the last moment.
+const LEASE_MS: i64 = 60_000;
+/// How many holds one step of a walk looks at that wants to find those without a message.
+const ADOPTED_AT_ONCE: usize = 5_000;
+/// How long a message waits that was not taken, and the relay while the queue takes nothing.
+const BACKOFF: Backoff = Backoff {
+    first_ms: 500,
+    most_ms: 30_000,
+};
+/// The longest sleep: what other instances put into the outbox is seen within this time.
+const SAFETY_LOOK: Duration = Duration::from_millis(500);
+/// How often the outbox is measured, and up to how many messages.
+const MEASURED_EVERY: Duration = Duration::from_secs(5);
+const MEASURED: usize = 10_000;
+
+/// The worker that publishes.
+pub struct Relay {
+    store: Arc<dyn Store>,
+    queue: Arc<dyn Queue>,
+    /// Which queue it is, among all that ever were configured.
+    identity: String,
+    state: Arc<QueueState>,
+    runtime: Arc<dyn Runtime>,
+    metrics: Arc<Metrics>,
+    /// How often holds without a message are looked for.
+    sweep: Duration,
+    next_walk: Duration,
+    /// How far the present walk has come.
+    walk: Option<AdoptionCursor>,
+    next_measurement: Duration,
+    /// How often in a row the queue took nothing at all.
+    failures: u32,
+}
+
+/// What came of a batch, by what the outbox is to be told.
+#[derive(Default)]
+struct Sorted {
+    published: Vec<Published>,
+    postponed: Vec<Postponed>,
+    parked: Vec<Parked>,
+    /// Why the queue takes nothing, if it does not.
+    unavailable: Option<String>,
+}
+
+impl Relay {
+    /// A relay to `queue`, which is called `identity` in the outbox. It looks for holds without a
+    /// message at once and then every `sweep`.
+    pub fn new(
+        store: Arc<dyn Store>,
+        queue: Arc<dyn Queue>,
+        identity: String,
+        state: Arc<QueueState>,
+        runtime: Arc<dyn Runtime>,
+        metrics: Arc<Metrics>,
+        sweep: Duration,
+    ) -> Self {
+        Self {
+            store,
+            queue,
+            identity,
+            state,
+            runtime,
+            metrics,
+            sweep,
+            next_walk: Duration::ZERO,
+            walk: None,
+            next_measurement: Duration::ZERO,
+            failures: 0,
+        }
+    }
+
+    /// Gives a message to some of the holds that have none for this queue. Says whether the walk
+    /// is still under way.
+    async fn adopt(&mut self) -> Result<bool, EngineError> {
+        let elapsed = self.runtime.elapsed();
+        if self.walk.is_none() && elapsed < self.next_walk {
+            return Ok(false);
+        }
+        let rule = QueueRule {
+            max_delay_ms: self.queue.limits().max_delay_ms,
+        };
+        let outbox = self.store.outbox();
+        let step = outbox
+            .adopt(&self.identity, rule, ADOPTED_AT_ONCE, self.walk)
+            .await
+            .map_err(Arc::new)?;
+        if step.adopted > 0 {
+            tracing::info!(holds = step.adopted, "holds without a message got one");
+        }
+        self.walk = step.after;
+        if self.walk.is_none() {
+            self.next_walk = elapsed + self.sweep;
+        }
+        Ok(self.walk.is_some())
+    }
+
+    /// Publishes a claimed batch, and tells the outbox what came of it.
+    async fn publish(&mut self, claimed: Claimed) -> Result<(), EngineError> {
+        let claimed_at = self.runtime.elapsed();
+        let now = |relay: &Self| {
+            let passed = relay.runtime.elapsed().saturating_sub(claimed_at);
+            let passed_ms = i64::try_from(passed.as_millis()).unwrap_or(i64::MAX);
+            claimed.now.saturating_add_millis(passed_ms)
+        };
+        let published_at = now(self);
+        let batch: Vec<Publication> = claimed
+            .messages
+            .iter()
+            .map(|claimed| Publication {
+                message: claimed.message,
+                delay_ms: claimed.message.job.deadline.millis_since(published_at),
+            })
+            .collect();
+        let answers = self.queue.publish(&batch, published_at).await;
+        let answered_at = now(self);
+        let mut sorted = Sorted::default();
+        for (claimed, answer) in claimed.messages.iter().zip(answers) {
+            self.sort(*claimed, answer, answered_at, &mut sorted);
+        }
+        self.failures = match &sorted.unavailable {
+            Some(reason) => {
+                self.state.is_unwell(reason);
+                self.failures.saturating_add(1)
+            }
+            None => {
+                self.state.is_well();
+                0
+            }
+        };
+        self.count("published", sorted.published.len());
+        self.count("postponed", sorted.postponed.len());
+        self.count("parked", sorted.parked.len());
+        let outbox = self.store.outbox();
+        let marked = async {
+            outbox
+                .mark_published(&sorted.published, &self.identity)
+                .await?;
+            outbox.retry_later(&sorted.postponed).await?;
+            outbox.park(&sorted.parked).await
+        };
+        marked.await.map_err(Arc::new)?;
+        Ok(())
+    }
+
+    fn sort(
+        &self,
+        ClaimedMessage { message, attempt }: ClaimedMessage,
+        answer: Result<Receipt, Fault>,
+        now: Timestamp,
+        sorted: &mut Sorted,
+    ) {
+        let fault = match answer {
+            Ok(Receipt(receipt)) => {
+                sorted.published.push(Published {
+                    message,
+                    attempt,
+                    receipt: Some(receipt),
+                });
+                return;
+            }
+            Err(fault) => fault,
+        };
+        let error = fault.to_string();
+        let wait = match fault {
+            Fault::Refused(reason) => {
+                tracing::error!(key = message.key(), reason, "the queue will never take it");
+                sorted.parked.push(Parked {
+                    message,
+                    attempt,
+                    reason,
+                });
+                return;
+            }
+            Fault::RetryAfter { wait, .. } => wait,
+            Fault::Backoff(_) => BACKOFF.wait(attempt, self.random()),
+            Fault::Unavailable(reason) => {
+                sorted.unavailable = Some(reason);
+                BACKOFF.wait(self.failures + 1, self.random())
+            }
+        };
+        let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+        sorted.postponed.push(Postponed {
+            message,
+            attempt,
+            at: now.saturating_add_millis(wait_ms),
+            error,
+        });
+    }
+
+    /// Shows what waits.
+    async fn measure(&mut self) -> Result<(), EngineError> {
+        let elapsed = self.runtime.elapsed();
+        if elapsed < self.next_measurement {
+            return Ok(());
+        }
+        self.next_measurement = elapsed + MEASURED_EVERY;
+        let outbox = self.store.outbox();
+        let depth = outbox.depth(MEASURED).await.map_err(Arc::new)?;
+        let waiting = i64::try_from(depth.waiting).unwrap_or(i64::MAX);
+        self.metrics.outbox_waiting.set(waiting);
+        let age_ms = depth
+            .oldest
+            .map_or(0, |oldest| depth.now.millis_since(oldest));
+        self.metrics
+            .outbox_oldest_seconds
+            .set(age_ms as f64 / 1_000.0);
+        Ok(())
+    }
+
+    fn count(&self, outcome: &'static str, messages: usize) {
+        if messages > 0 {
+            let label = PublicationLabel { outcome };
+            let counter = self.metrics.publications.get_or_create(&label);
+            counter.inc_by(u64::try_from(messages).unwrap_or(u64::MAX));
+        }
+    }
+
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.runtime.fill_random(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+#[async_trait]
+impl Worker for Relay {
+    fn name(&self) -> &'static str {
+        "relay"
+    }
+
+    async fn run_once(&mut self) -> Result<Next, EngineError> {
+        let is_walking = self.adopt().await?;
+        self.measure().await?;
+        // While the queue takes nothing, one message finds out whether it does again.
+        let limit = if self.failures > 0 {
+            1
+        } else {
+            CLAIMED_AT_ONCE
+        };
+        let store = Arc::clone(&self.store);
+        let outbox = store.outbox();
+        let claimed = outbox.claim(limit, LEASE_MS).await.map_err(Arc::new)?;
+        self.count("skipped", claimed.skipped);
+        let found = claimed.messages.len() + claimed.skipped;
+        if !claimed.messages.is_empty() {
+            self.publish(claimed).await?;
+        }
+        if self.failures > 0 {
+            return Ok(Next::After(BACKOFF.wait(self.failures, self.random())));
+        }
+        if found >= limit || is_walking {
+            return Ok(Next::Again);
+        }
+        let next = outbox.next_publication().await.map_err(Arc::new)?;
+        let rest = next.publish_after.map_or(SAFETY_LOOK, |at| {
+            let wait_ms = at.millis_since(next.now);
+            Duration::from_millis(u64::try_from(wait_ms).unwrap_or_default())
+        });
+        Ok(if rest.is_zero() {
+            Next::Again
+        } else {
+            Next::After(rest.min(SAFETY_LOOK))
+        })
+    }
+}
