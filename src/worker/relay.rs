@@ -139,16 +139,13 @@ impl Relay {
         for (claimed, answer) in claimed.messages.iter().zip(answers) {
             self.sort(*claimed, answer, answered_at, &mut sorted);
         }
-        self.failures = match &sorted.unavailable {
-            Some(reason) => {
-                self.state.is_unwell(reason);
-                self.failures.saturating_add(1)
-            }
-            None => {
-                self.state.is_well();
-                0
-            }
-        };
+        if let Some(reason) = &sorted.unavailable {
+            self.state.is_unwell(reason);
+            self.failures = self.failures.saturating_add(1);
+        } else {
+            self.state.is_well();
+            self.failures = 0;
+        }
         self.count("published", sorted.published.len());
         self.count("postponed", sorted.postponed.len());
         self.count("parked", sorted.parked.len());

@@ -10,6 +10,7 @@ mod world;
 
 mod auditor;
 mod batches;
+mod deliveries;
 mod expirer;
 mod faults;
 mod faulty;
@@ -17,4 +18,6 @@ mod histories;
 mod locks;
 mod promises;
 mod races;
+mod relay;
+mod scripted;
 mod shop;

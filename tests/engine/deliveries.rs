@@ -1,0 +1,184 @@
+//! Expiry jobs that come back: twice, early, late, in the wrong order, for nothing, and all at once.
+
+use holdfast::domain::{EventKind, Job, Message, ReservationId, State};
+use holdfast::store::Store;
+
+use crate::auditor::assert_sound;
+use crate::scripted::queued;
+use crate::shop::{cancel, extend, homes, pay};
+
+async fn expired_events(store: &dyn Store) -> usize {
+    let events = store.events(0, 1_000).await.unwrap();
+    let expired = |it: &&_| {
+        let holdfast::store::RecordedEvent { event, .. } = it;
+        event.kind == EventKind::Expired
+    };
+    events.iter().filter(expired).count()
+}
+
+#[tokio::test]
+async fn p2_every_tenth_delivery_twice_releases_each_hold_once() {
+    for home in homes().await {
+        let mut it = queued(&home);
+        it.shop.stock_up("A", 50).await;
+        for _ in 0..50 {
+            it.shop.hold("A", 1, 60).await;
+        }
+        it.relay().await;
+        it.clock.advance(60_000);
+        for (number, message) in it.queue.messages().into_iter().enumerate() {
+            assert_eq!(it.deliver(message).await, "expired");
+            if number % 10 == 0 {
+                assert_eq!(it.deliver(message).await, "duplicate", "{}", home.name);
+            }
+        }
+        assert_eq!(expired_events(home.store.as_ref()).await, 50);
+        assert_eq!(it.shop.on_shelf("A").await.held, 0);
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+#[tokio::test]
+async fn p3_a_delivery_that_is_a_little_early_is_waited_for() {
+    for home in homes().await {
+        let it = queued(&home);
+        it.shop.stock_up("A", 1).await;
+        let held = it.shop.hold("A", 1, 60).await;
+        it.clock.advance(58_001);
+        assert_eq!(it.deliver(Message::first(held.job())).await, "expired");
+        assert_eq!(it.clock.now(), held.expires_at, "{}: not before", home.name);
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+#[tokio::test]
+async fn p3_a_delivery_that_is_much_too_early_is_published_again() {
+    for home in homes().await {
+        let mut it = queued(&home);
+        it.shop.stock_up("A", 1).await;
+        let held = it.shop.hold("A", 1, 60).await;
+        it.relay().await;
+        let first = it.queue.messages();
+        it.clock.advance(57_999);
+        assert_eq!(it.deliver(first[0]).await, "rearmed", "{}", home.name);
+        assert_eq!(it.shop.state(held.id).await, State::Held);
+        it.relay().await;
+        assert_eq!(it.queue.messages(), [], "it would come early again");
+        it.clock.advance(2_001);
+        it.relay().await;
+        let again = it.queue.messages();
+        assert_eq!(
+            again,
+            [Message {
+                copy: 2,
+                ..first[0]
+            }]
+        );
+        assert_eq!(it.deliver(again[0]).await, "expired");
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+#[tokio::test]
+async fn p4_deliveries_around_an_extension_in_either_order() {
+    for home in homes().await {
+        let it = queued(&home);
+        it.shop.stock_up("A", 2).await;
+        for old_first in [true, false] {
+            let old = it.shop.hold("A", 1, 60).await;
+            it.shop.done(extend(old.id, 60)).await;
+            let new = it.shop.find(old.id).await;
+            it.clock.advance(120_000);
+            let mut jobs = [(old.job(), "stale"), (new.job(), "expired")];
+            if !old_first {
+                // Afterwards the old job finds a hold that has ended at another deadline.
+                jobs.reverse();
+            }
+            for (job, outcome) in jobs {
+                assert_eq!(
+                    it.deliver(Message::first(job)).await,
+                    outcome,
+                    "{}",
+                    home.name
+                );
+            }
+        }
+        assert_eq!(expired_events(home.store.as_ref()).await, 2);
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+#[tokio::test]
+async fn p2_deliveries_after_the_hold_has_ended_change_nothing() {
+    for home in homes().await {
+        let it = queued(&home);
+        it.shop.stock_up("A", 3).await;
+        let paid = it.shop.hold("A", 1, 60).await;
+        let cancelled = it.shop.hold("A", 1, 60).await;
+        it.shop.done(pay(paid.id)).await;
+        it.shop.done(cancel(cancelled.id)).await;
+        it.clock.advance(60_000);
+        for (held, outcomes) in [
+            (paid, ["paid", "duplicate"]),
+            (cancelled, ["cancelled", "duplicate"]),
+        ] {
+            for outcome in outcomes {
+                let message = Message::first(held.job());
+                assert_eq!(it.deliver(message).await, outcome, "{}", home.name);
+            }
+        }
+        assert_eq!(expired_events(home.store.as_ref()).await, 0);
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+/// Nothing is dropped in silence, and nothing comes again and again.
+#[tokio::test]
+async fn p12_what_is_no_job_goes_into_quarantine_once() {
+    for home in homes().await {
+        let it = queued(&home);
+        let unknown = Message::first(Job {
+            reservation: ReservationId::new(it.clock.now(), [9; 10]),
+            deadline: it.clock.now(),
+        });
+        for _ in 0..2 {
+            assert_eq!(it.deliver(unknown).await, "quarantined", "{}", home.name);
+            assert_eq!(it.deliver_bytes(b"\0 no json").await, "quarantined");
+        }
+        let cases = home.store.quarantine().open(10, 0).await.unwrap();
+        assert_eq!(cases.len(), 2, "{}", home.name);
+        assert!(cases.iter().all(|case| case.attempts == 2));
+        assert_eq!(cases[0].sighting.key, unknown.job.id());
+        assert_eq!(cases[1].sighting.payload, b"\0 no json");
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+#[tokio::test]
+async fn p2_of_ten_deliveries_at_once_one_releases() {
+    for home in homes().await {
+        let it = queued(&home);
+        it.shop.stock_up("A", 1).await;
+        let held = it.shop.hold("A", 1, 60).await;
+        it.clock.advance(60_000);
+        let message = Message::first(held.job());
+        let (a, b, c, d, e, f, g, h, i, j) = tokio::join!(
+            it.deliver(message),
+            it.deliver(message),
+            it.deliver(message),
+            it.deliver(message),
+            it.deliver(message),
+            it.deliver(message),
+            it.deliver(message),
+            it.deliver(message),
+            it.deliver(message),
+            it.deliver(message),
+        );
+        let mut outcomes = [a, b, c, d, e, f, g, h, i, j];
+        outcomes.sort_unstable();
+        assert_eq!(outcomes[..9], ["duplicate"; 9], "{}", home.name);
+        assert_eq!(outcomes[9], "expired");
+        assert_eq!(expired_events(home.store.as_ref()).await, 1);
+        assert_sound(home.store.as_ref()).await;
+    }
+}
