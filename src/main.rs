@@ -143,7 +143,7 @@ async fn emulate(settings: EmulatorSettings) -> Result<Ending, Box<dyn Error>> {
     };
     let stop_signal = serve::stop_signal()?;
     let emulator = Emulator::start(settings, Clock::Database, runtime).await?;
-    tracing::info!("emulating a queue on http://{}", emulator.address());
+    tracing::info!("a queue is listening on http://{}", emulator.address());
     stop_signal.await;
     emulator.shut_down().await;
     Ok(Ending::Well)

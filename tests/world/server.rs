@@ -23,9 +23,21 @@ impl ServerProcess {
     /// Starts `holdfast serve` on a database, and returns when it listens. Settings are variables,
     /// such as `("HOLDFAST_HOLD_SECONDS", "5")`; those of the test's own environment do not count.
     pub fn start(database_url: &str, settings: &[(&str, &str)]) -> Self {
-        let mut child = program(&["serve"], settings)
-            .env("HOLDFAST_LISTEN", "127.0.0.1:0")
-            .env("HOLDFAST_DATABASE_URL", database_url)
+        let place = [
+            ("HOLDFAST_LISTEN", "127.0.0.1:0"),
+            ("HOLDFAST_DATABASE_URL", database_url),
+        ];
+        Self::spawn(program(&["serve"], &[&place, settings].concat()))
+    }
+
+    /// Starts `holdfast lab emulator`, and returns when it listens.
+    pub fn emulator(arguments: &[&str]) -> Self {
+        let emulator = ["lab", "emulator", "--listen", "127.0.0.1:0"];
+        Self::spawn(program(&[&emulator, arguments].concat(), &[]))
+    }
+
+    fn spawn(mut program: Command) -> Self {
+        let mut child = program
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
