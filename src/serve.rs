@@ -104,7 +104,7 @@ fn http_settings(settings: &Settings) -> http::Settings {
 }
 
 /// Resolves when the system or the operator asks the process to end.
-fn stop_signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+pub fn stop_signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {

@@ -1,3 +1,4 @@
 //! What proves rather than serves.
 
+pub mod emulator;
 pub mod replay;

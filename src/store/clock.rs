@@ -11,7 +11,7 @@ static FLOOR: AtomicI64 = AtomicI64::new(0);
 
 impl Clock {
     /// What this clock shows, where [`Clock::Database`] is the clock of the process.
-    pub(super) fn in_process(&self) -> Timestamp {
+    pub fn in_process(&self) -> Timestamp {
         match self {
             Self::Database => process_now(),
             Self::Manual(clock) => clock.now(),
