@@ -12,11 +12,13 @@ use holdfast::database::{self, Database};
 use holdfast::domain::{Location, Rules, Timestamp};
 use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
 use holdfast::http;
+use holdfast::lab::emulator::{self, Emulator, Faults};
 use holdfast::lab::replay::{Replay, Row, read_trace};
 use holdfast::metrics::Metrics;
 use holdfast::serve;
 use holdfast::settings::{
-    DatabaseSettings, DatabaseUrl, Invocation, Lab, LogFormat, LogSettings, ReplaySettings, Task,
+    DatabaseSettings, DatabaseUrl, EmulatorSettings, FaultSettings, Invocation, Lab, LogFormat,
+    LogSettings, QueueSettings, QueueTask, ReplaySettings, Task,
 };
 use holdfast::store::{Clock, Drift, ManualClock};
 use holdfast::worker::Expirer;
@@ -53,7 +55,9 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
             Ok(Ending::Well)
         }
         Task::Audit(settings) => audit(&settings).await,
+        Task::Queue(QueueTask::Check(settings)) => check_queue(&settings).await,
         Task::Lab(Lab::Replay(settings)) => replay(settings).await,
+        Task::Lab(Lab::Emulator(settings)) => emulate(settings).await,
         Task::Serve(settings) => {
             serve::serve(settings).await?;
             Ok(Ending::Well)
@@ -78,6 +82,74 @@ async fn audit(settings: &DatabaseSettings) -> Result<Ending, Box<dyn Error>> {
     }
     eprintln!("{} rows are not as promised", drift.len());
     Ok(Ending::Found)
+}
+
+/// Prints what the queue says of itself, and in one line what of it does not fit.
+async fn check_queue(settings: &QueueSettings) -> Result<Ending, Box<dyn Error>> {
+    let Some(queue) = settings.open()? else {
+        println!(
+            "timer: there is no queue to check; this process releases holds when they are due"
+        );
+        return Ok(Ending::Well);
+    };
+    let findings = queue.check().await.map_err(|fault| {
+        format!("{fault}; start the queue, or change HOLDFAST_QUEUE_URL or HOLDFAST_QUEUE_CA")
+    })?;
+    for line in &findings.found {
+        println!("{line}");
+    }
+    if let QueueSettings::Rest {
+        public_url: Some(url),
+        ..
+    } = settings
+    {
+        let url = url.as_str().trim_end_matches('/');
+        println!("pushes go to: {url}/v1/deliveries/{}", queue.name());
+    }
+    if findings.mismatches.is_empty() {
+        return Ok(Ending::Well);
+    }
+    let mismatches = findings.mismatches.join("; ");
+    eprintln!("holdfast: this queue does not fit: {mismatches}");
+    Ok(Ending::Found)
+}
+
+/// Is a queue until SIGTERM or SIGINT.
+async fn emulate(settings: EmulatorSettings) -> Result<Ending, Box<dyn Error>> {
+    let settings = emulator::Settings {
+        listen: settings.listen,
+        token: settings.token,
+        secrets: settings.secrets,
+        push_url: settings.push_url,
+        push_ca: settings.push_ca,
+        faults: faults(&settings.faults),
+    };
+    let runtime = Arc::new(TokioRuntime::start());
+    let emulator = Emulator::start(settings, Clock::Database, runtime).await?;
+    let stop_signal = serve::stop_signal()?;
+    tracing::info!("listening on http://{}", emulator.address());
+    stop_signal.await;
+    let stats = emulator.stats();
+    emulator.shut_down().await;
+    println!("{}", serde_json::to_string(&stats)?);
+    Ok(Ending::Well)
+}
+
+fn faults(said: &FaultSettings) -> Faults {
+    Faults {
+        duplicate_every: said.duplicate_every,
+        drop_every: said.drop_every,
+        lose_answer_every: said.lose_answer_every,
+        delay_ms: said.delay_ms,
+        early_ms: said.early_ms,
+        reorder_ms: said.reorder_ms,
+        clamp_delay_seconds: said.clamp_delay_seconds,
+        limit_every: said.limit_every,
+        retry_after_seconds: said.retry_after_seconds,
+        retry_after_date: said.retry_after_date,
+        fail_every: said.fail_every,
+        slow_ms: said.slow_ms,
+    }
 }
 
 /// Replays a trace, into a throwaway file if no database is named, and prints the totals.

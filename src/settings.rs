@@ -3,6 +3,9 @@
 //! Whoever needs a setting is handed its value; nobody else reads the environment. What makes no
 //! sense refuses to start, in one line that says what to change.
 
+mod emulator;
+mod queue;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,7 +16,10 @@ use std::time::Duration;
 
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+
+pub use emulator::{EmulatorSettings, FaultSettings};
+pub use queue::QueueSettings;
 
 /// Ten years; a longer hold is a mistake of units.
 const LONGEST_HOLD_SECONDS: i64 = 315_576_000;
@@ -44,9 +50,19 @@ pub enum Task {
     Openapi,
     /// Recompute from the rows what they promise, and report every row that breaks it.
     Audit(DatabaseSettings),
+    /// Look at the queue that carries expiry jobs.
+    #[command(subcommand)]
+    Queue(QueueTask),
     /// Prove rather than serve.
     #[command(subcommand)]
     Lab(Lab),
+}
+
+/// What can be asked about the queue.
+#[derive(Clone, Debug, Subcommand)]
+pub enum QueueTask {
+    /// Ask the queue how it wants to be used, and say what does not fit. It publishes nothing.
+    Check(QueueSettings),
 }
 
 /// What proves rather than serves.
@@ -54,6 +70,8 @@ pub enum Task {
 pub enum Lab {
     /// Run a recorded trace of shoppers through the engine, and count what became of their carts.
     Replay(ReplaySettings),
+    /// Be a queue, in memory, that keeps to its protocol and breaks it when told to.
+    Emulator(EmulatorSettings),
 }
 
 /// What a replay needs to know.
@@ -208,7 +226,9 @@ impl Invocation {
     fn from_arguments(
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
-        let invocation = Self::try_parse_from(arguments)?;
+        let matches = Self::command().try_get_matches_from(arguments)?;
+        // `try_parse_from` would add lines on usage to what the settings say in one.
+        let invocation = Self::from_arg_matches(&matches)?;
         if let Task::Serve(settings) = &invocation.task {
             settings.check().map_err(refusal)?;
         }

@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("metrics", &[]),
     ("queue", &["domain"]),
-    ("settings", &[]),
+    ("settings", &["queue"]),
     ("store", &["domain"]),
     ("engine", &["domain", "metrics", "store"]),
     ("worker", &["domain", "engine", "metrics", "store"]),
@@ -34,8 +34,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "main",
         &[
-            "database", "domain", "engine", "http", "lab", "metrics", "serve", "settings", "store",
-            "worker",
+            "database", "domain", "engine", "http", "lab", "metrics", "queue", "serve", "settings",
+            "store", "worker",
         ],
     ),
 ];
