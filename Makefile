@@ -1,6 +1,8 @@
 # Everything that is done to Holdfast, by one word each. `make` alone lists the words.
 
 REDOCLY := 2.77.0
+WEBHOOKS_NPM := 1.1.1
+WEBHOOKS_PYPI := 1.1.0
 
 .DEFAULT_GOAL := help
 .PHONY: help run test soak lint bench interop
@@ -25,7 +27,11 @@ lint: ## Check the formatting, the lints and the code's own documentation
 bench: ## Measure against the targets, on release builds (needs wrk and pgbench)
 	tests/with-postgres.sh cargo bench --bench holdfast -- $(ONLY)
 
-interop: ## Have a tool that is not ours read the API's document (needs npm)
-	npm install --prefix target/interop --no-save --no-audit --no-fund --silent @redocly/cli@$(REDOCLY)
+interop: ## Try the API's document and our signatures on what is not ours (needs npm and python3)
+	npm install --prefix target/interop --no-save --no-audit --no-fund --silent \
+		@redocly/cli@$(REDOCLY) standardwebhooks@$(WEBHOOKS_NPM)
+	python3 -m venv target/interop/venv
+	target/interop/venv/bin/pip install --quiet --disable-pip-version-check standardwebhooks==$(WEBHOOKS_PYPI)
 	REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true \
 		target/interop/node_modules/.bin/redocly lint --extends recommended openapi/openapi.json
+	cargo test --test interop -- --ignored

@@ -12,15 +12,13 @@ use holdfast::database::{self, Database};
 use holdfast::domain::{Location, Rules, Timestamp};
 use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
 use holdfast::http;
-use holdfast::lab::emulator::{self, Emulator};
+use holdfast::lab::emulator::{self, Emulator, Faults};
 use holdfast::lab::replay::{Replay, Row, read_trace};
 use holdfast::metrics::Metrics;
-use holdfast::queue::Queue as _;
-use holdfast::queue::rest::Rest;
 use holdfast::serve;
 use holdfast::settings::{
-    DatabaseSettings, DatabaseUrl, EmulatorSettings, Invocation, Lab, LogFormat, LogSettings,
-    QueueSettings, QueueTask, ReplaySettings, Task,
+    DatabaseSettings, DatabaseUrl, EmulatorSettings, FaultSettings, Invocation, Lab, LogFormat,
+    LogSettings, QueueSettings, QueueTask, ReplaySettings, Task,
 };
 use holdfast::store::{Clock, Drift, ManualClock};
 use holdfast::worker::Expirer;
@@ -60,7 +58,7 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
             Ok(Ending::Well)
         }
         Task::Audit(settings) => audit(&settings).await,
-        Task::Queue(QueueTask::Check(settings)) => check(&settings).await,
+        Task::Queue(QueueTask::Check(settings)) => check_queue(&settings).await,
         Task::Lab(Lab::Replay(settings)) => replay(settings).await,
         Task::Lab(Lab::Emulator(settings)) => emulate(settings).await,
         Task::Serve(settings) => {
@@ -89,64 +87,67 @@ async fn audit(settings: &DatabaseSettings) -> Result<Ending, Box<dyn Error>> {
     Ok(Ending::Found)
 }
 
-/// Asks the queue how it wants to be used, and prints what it says.
-async fn check(settings: &QueueSettings) -> Result<Ending, Box<dyn Error>> {
-    let Some(settings_of_queue) = settings.rest() else {
-        println!("no queue: the built-in timer releases holds when they are due");
+/// Prints what the queue says of itself, and in one line what of it does not fit.
+async fn check_queue(settings: &QueueSettings) -> Result<Ending, Box<dyn Error>> {
+    let Some(queue) = settings.open()? else {
+        println!(
+            "timer: there is no queue to check; this process releases holds when they are due"
+        );
         return Ok(Ending::Well);
     };
-    let queue = Rest::open(settings_of_queue)?;
-    let findings = queue
-        .check()
-        .await
-        .map_err(|fault| format!("the queue cannot be asked: {fault}; check HOLDFAST_QUEUE_URL"))?;
+    let findings = queue.check().await.map_err(|fault| {
+        format!("{fault}; start the queue, or change HOLDFAST_QUEUE_URL or HOLDFAST_QUEUE_CA")
+    })?;
     for line in &findings.found {
         println!("{line}");
     }
     if let Some(url) = settings.push_url() {
-        println!("it has to push to {url}");
+        println!("pushes go to: {url}");
     }
-    for line in &findings.mismatches {
-        eprintln!("{line}");
+    if findings.mismatches.is_empty() {
+        return Ok(Ending::Well);
     }
-    Ok(if findings.mismatches.is_empty() {
-        Ending::Well
-    } else {
-        Ending::Found
-    })
+    let mismatches = findings.mismatches.join("; ");
+    eprintln!("holdfast: this queue does not fit: {mismatches}");
+    Ok(Ending::Found)
 }
 
-/// Is a queue until the operator ends it.
+/// Is a queue until SIGTERM or SIGINT.
 async fn emulate(settings: EmulatorSettings) -> Result<Ending, Box<dyn Error>> {
-    let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
-    let faults = settings.faults;
     let settings = emulator::Settings {
         listen: settings.listen,
         token: settings.token,
-        secrets: settings.secret.map(|secrets| secrets.0).unwrap_or_default(),
+        secrets: settings.secrets,
         push_url: settings.push_url,
         push_ca: settings.push_ca,
-        faults: emulator::Faults {
-            duplicate_every: faults.duplicate_every,
-            drop_every: faults.drop_every,
-            lose_answer_every: faults.lose_answer_every,
-            delay_ms: faults.delay_ms,
-            early_ms: faults.early_ms,
-            reorder_ms: faults.reorder_ms,
-            clamp_delay_seconds: faults.clamp_delay_seconds,
-            limit_every: faults.limit_every,
-            retry_after_seconds: faults.retry_after_seconds,
-            retry_after_date: faults.retry_after_date,
-            fail_every: faults.fail_every,
-            slow_ms: faults.slow_ms,
-        },
+        faults: faults(&settings.faults),
     };
-    let stop_signal = serve::stop_signal()?;
+    let runtime = Arc::new(TokioRuntime::start());
     let emulator = Emulator::start(settings, Clock::Database, runtime).await?;
-    tracing::info!("a queue is listening on http://{}", emulator.address());
+    let stop_signal = serve::stop_signal()?;
+    tracing::info!("listening on http://{}", emulator.address());
     stop_signal.await;
+    let stats = emulator.stats();
     emulator.shut_down().await;
+    println!("{}", serde_json::to_string(&stats)?);
     Ok(Ending::Well)
+}
+
+fn faults(said: &FaultSettings) -> Faults {
+    Faults {
+        duplicate_every: said.duplicate_every,
+        drop_every: said.drop_every,
+        lose_answer_every: said.lose_answer_every,
+        delay_ms: said.delay_ms,
+        early_ms: said.early_ms,
+        reorder_ms: said.reorder_ms,
+        clamp_delay_seconds: said.clamp_delay_seconds,
+        limit_every: said.limit_every,
+        retry_after_seconds: said.retry_after_seconds,
+        retry_after_date: said.retry_after_date,
+        fail_every: said.fail_every,
+        slow_ms: said.slow_ms,
+    }
 }
 
 /// Replays a trace, into a throwaway file if no database is named, and prints the totals.

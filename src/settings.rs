@@ -3,6 +3,7 @@
 //! Whoever needs a setting is handed its value; nobody else reads the environment. What makes no
 //! sense refuses to start, in one line that says what to change.
 
+mod emulator;
 mod queue;
 
 use std::ffi::OsString;
@@ -15,11 +16,10 @@ use std::time::Duration;
 
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
-pub use self::queue::{
-    EmulatorSettings, FaultSettings, PublicUrl, QueueSettings, QueueTask, QueueUrl, Secrets,
-};
+pub use emulator::{EmulatorSettings, FaultSettings};
+pub use queue::QueueSettings;
 
 /// Ten years; a longer hold is a mistake of units.
 const LONGEST_HOLD_SECONDS: i64 = 315_576_000;
@@ -50,7 +50,7 @@ pub enum Task {
     Openapi,
     /// Recompute from the rows what they promise, and report every row that breaks it.
     Audit(DatabaseSettings),
-    /// Look at the queue that brings expiry jobs back.
+    /// Look at the queue that carries expiry jobs.
     #[command(subcommand)]
     Queue(QueueTask),
     /// Prove rather than serve.
@@ -58,12 +58,19 @@ pub enum Task {
     Lab(Lab),
 }
 
+/// What can be asked about the queue.
+#[derive(Clone, Debug, Subcommand)]
+pub enum QueueTask {
+    /// Ask the queue how it wants to be used, and say what does not fit. It publishes nothing.
+    Check(QueueSettings),
+}
+
 /// What proves rather than serves.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Lab {
     /// Run a recorded trace of shoppers through the engine, and count what became of their carts.
     Replay(ReplaySettings),
-    /// Run a queue in memory that keeps to its protocol to the letter, and breaks it when told to.
+    /// Be a queue, in memory, that keeps to its protocol and breaks it when told to.
     Emulator(EmulatorSettings),
 }
 
@@ -161,7 +168,7 @@ pub struct Settings {
         default_value = "api,worker"
     )]
     pub roles: Roles,
-    /// Which queue brings expiry jobs back.
+    /// Which queue carries the expiry jobs.
     #[command(flatten)]
     pub queue: QueueSettings,
     /// How long a hold lasts that does not say.
@@ -231,13 +238,12 @@ impl Invocation {
     fn from_arguments(
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
-        let invocation = Self::try_parse_from(arguments)?;
-        match &invocation.task {
-            Task::Serve(settings) => settings.check(),
-            Task::Queue(QueueTask::Check(settings)) => settings.check(),
-            _ => Ok(()),
+        let matches = Self::command().try_get_matches_from(arguments)?;
+        // `try_parse_from` would add lines on usage to what the settings say in one.
+        let invocation = Self::from_arg_matches(&matches)?;
+        if let Task::Serve(settings) = &invocation.task {
+            settings.check().map_err(refusal)?;
         }
-        .map_err(refusal)?;
         Ok(invocation)
     }
 }
@@ -257,7 +263,7 @@ impl Settings {
                         set HOLDFAST_LISTEN to 127.0.0.1:8080"
                 .to_owned());
         }
-        self.queue.check()
+        Ok(())
     }
 }
 

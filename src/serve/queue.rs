@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::domain::QueueRule;
 use crate::engine::Runtime;
-use crate::queue::rest::Rest;
 use crate::queue::{DeliveryMode, Findings, Queue, QueueState};
 use crate::settings::QueueSettings;
 
@@ -31,12 +30,12 @@ pub(super) async fn open(
     settings: &QueueSettings,
     runtime: &Arc<dyn Runtime>,
 ) -> Result<Option<Opened>, ServeError> {
-    let Some(rest) = settings.rest() else {
+    let opened = settings
+        .open()
+        .map_err(|fault| ServeError::Queue(fault.to_string()))?;
+    let (Some(queue), Some(identity)) = (opened, settings.identity()) else {
         return Ok(None);
     };
-    let identity = rest.address.identity();
-    let queue: Arc<dyn Queue> =
-        Arc::new(Rest::open(rest).map_err(|fault| ServeError::Queue(fault.to_string()))?);
     let state = Arc::new(QueueState::default());
     let asked = tokio::select! {
         asked = queue.check() => asked.map_err(|fault| fault.to_string()),

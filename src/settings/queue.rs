@@ -1,306 +1,346 @@
-//! Which queue brings expiry jobs back, and what it and we need to know of each other.
+//! Which queue carries the expiry jobs, and how it is reached.
 
-use std::fmt;
-use std::marker::PhantomData;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
+use std::sync::Arc;
 
-use clap::builder::{StringValueParser, TypedValueParser};
-use clap::{Args, Subcommand};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use reqwest::Url;
 
-use super::refusal;
-use crate::queue::DeliveryMode;
-use crate::queue::rest::{self, Address, Token, is_loopback};
+use crate::queue::rest::{self, Address, Rest, Token, is_loopback};
 use crate::queue::webhook::Secret;
+use crate::queue::{ClientFault, DeliveryMode, Queue};
 
-/// What can be done with a queue by itself.
-#[derive(Clone, Debug, Subcommand)]
-pub enum QueueTask {
-    /// Ask the queue how it wants to be used, and compare that with how it would be.
-    Check(QueueSettings),
+use super::{refusal, without_secrets};
+
+/// Which queue carries the expiry jobs.
+#[derive(Clone, Debug)]
+pub enum QueueSettings {
+    /// None: this process releases holds when they are due.
+    Timer,
+    /// One that is called over HTTP.
+    Rest {
+        /// How it is reached.
+        driver: Box<rest::Settings>,
+        /// Where it reaches us, if that was said.
+        public_url: Option<Url>,
+    },
 }
 
-/// Which queue brings expiry jobs back.
-#[derive(Clone, Debug, Args)]
-pub struct QueueSettings {
-    /// What wakes holds up when they are due: the built-in timer (`timer:`), or a queue such as
-    /// `rest+https://HOST/v1?queue=NAME&mode=push`.
+impl QueueSettings {
+    /// The queue, if there is one. It is connected to when it is first used.
+    pub fn open(&self) -> Result<Option<Arc<dyn Queue>>, ClientFault> {
+        match self {
+            Self::Timer => Ok(None),
+            Self::Rest { driver, .. } => Ok(Some(Arc::new(Rest::open((**driver).clone())?))),
+        }
+    }
+
+    /// What tells the queue from every other one that is or was configured.
+    pub fn identity(&self) -> Option<String> {
+        match self {
+            Self::Timer => None,
+            Self::Rest { driver, .. } => Some(driver.address.identity()),
+        }
+    }
+
+    /// Where the queue has to push to, if it pushes and that was said.
+    pub fn push_url(&self) -> Option<String> {
+        let Self::Rest { driver, public_url } = self else {
+            return None;
+        };
+        let base = public_url.as_ref()?.as_str().trim_end_matches('/');
+        let pushes = driver.address.delivery == DeliveryMode::Push;
+        pushes.then(|| format!("{base}/v1/deliveries/rest"))
+    }
+}
+
+/// The same as the operator writes it.
+// The values may hold secrets, so `--help` shows none that it finds, and none is read by a parser
+// of clap's own, which would repeat it.
+#[derive(Args)]
+struct Written {
+    /// What carries expiry jobs: `timer:` for this process itself, or a queue, as in
+    /// `rest+https://HOST/v1?queue=NAME&mode=push`, or with `mode=pull`.
     #[arg(
-        id = "queue_url",
         long = "queue-url",
         env = "HOLDFAST_QUEUE_URL",
         hide_env_values = true,
         value_name = "URL",
-        default_value = "timer:",
-        value_parser = Unrepeated::<QueueUrl>::of("HOLDFAST_QUEUE_URL")
+        default_value = "timer:"
     )]
-    pub url: QueueUrl,
-    /// The bearer token by which the queue knows us.
+    url: String,
+    /// By what the queue knows us: a bearer token.
     #[arg(
         long = "queue-token",
         env = "HOLDFAST_QUEUE_TOKEN",
         hide_env_values = true,
         value_name = "TOKEN",
-        value_parser = Unrepeated::<Token>::of("HOLDFAST_QUEUE_TOKEN")
+        default_value = "",
+        hide_default_value = true
     )]
-    pub token: Option<Token>,
-    /// The secret by which we know the queue's pushes, `whsec_...`; two, separated by a comma, while
+    token: String,
+    /// By what we know the queue's pushes: `whsec_...`, or two of them with a comma between while
     /// one is exchanged for the other.
     #[arg(
         long = "queue-secret",
         env = "HOLDFAST_QUEUE_SECRET",
         hide_env_values = true,
         value_name = "SECRETS",
-        value_parser = Unrepeated::<Secrets>::of("HOLDFAST_QUEUE_SECRET")
+        default_value = "",
+        hide_default_value = true
     )]
-    pub secret: Option<Secrets>,
-    /// The authorities that the queue's certificate may come from, instead of the system's: a PEM
-    /// file.
+    secrets: String,
+    /// A PEM file of the authorities that the queue's certificate may come from, instead of the
+    /// system's.
     #[arg(long = "queue-ca", env = "HOLDFAST_QUEUE_CA", value_name = "FILE")]
-    pub ca: Option<PathBuf>,
-    /// The address at which the outside reaches this service, for pushes: https, or this machine.
+    ca: Option<PathBuf>,
+    /// Where others reach this service: https, or http on this machine.
     #[arg(
         long = "public-url",
         env = "HOLDFAST_PUBLIC_URL",
+        hide_env_values = true,
         value_name = "URL",
-        value_parser = Unrepeated::<PublicUrl>::of("HOLDFAST_PUBLIC_URL")
+        default_value = "",
+        hide_default_value = true
     )]
-    pub public_url: Option<PublicUrl>,
+    public_url: String,
 }
 
-impl QueueSettings {
-    /// Refuses settings that make no sense together, in one line that says what to change.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let QueueUrl::Rest(address) = &self.url else {
-            return Ok(());
-        };
-        if self.token.is_none() {
-            return Err("the queue knows us by a token; set HOLDFAST_QUEUE_TOKEN".to_owned());
+impl Written {
+    fn read(self) -> Result<QueueSettings, String> {
+        let public_url = self.read_public_url()?;
+        if self.url == "timer:" {
+            return Ok(QueueSettings::Timer);
         }
-        if address.delivery == DeliveryMode::Push {
-            if self.secret.is_none() {
-                return Err(
-                    "pushes are known by a secret; set HOLDFAST_QUEUE_SECRET to the queue's \
-                     whsec_..., or write mode=pull in HOLDFAST_QUEUE_URL"
-                        .to_owned(),
-                );
-            }
-            if self.public_url.is_none() {
-                return Err(
-                    "the queue pushes to an address; set HOLDFAST_PUBLIC_URL to the one at which \
-                     it reaches this service, such as https://shop.example"
-                        .to_owned(),
-                );
-            }
+        if !self.url.starts_with("rest+") {
+            return Err(format!(
+                "no queue is known by the address `{}`; set HOLDFAST_QUEUE_URL to timer: or to \
+                 {}://HOST/v1?queue=NAME&mode=push",
+                without_secrets(&self.url),
+                rest::ENCRYPTED
+            ));
         }
-        Ok(())
+        let address: Address = self
+            .url
+            .parse()
+            .map_err(|reason| format!("HOLDFAST_QUEUE_URL makes no sense: {reason}"))?;
+        let secrets = self.read_secrets()?;
+        if address.delivery == DeliveryMode::Push && secrets.is_empty() {
+            return Err("nobody could tell the queue's pushes from others; set \
+                        HOLDFAST_QUEUE_SECRET to whsec_..., or mode=pull in HOLDFAST_QUEUE_URL"
+                .to_owned());
+        }
+        if self.token.is_empty() {
+            return Err(
+                "the queue would not know us; set HOLDFAST_QUEUE_TOKEN to its token".to_owned(),
+            );
+        }
+        let token: Token = self.token.parse().map_err(|reason| {
+            format!("what is in HOLDFAST_QUEUE_TOKEN {reason}; set it to the queue's token")
+        })?;
+        let driver = Box::new(rest::Settings {
+            address,
+            token,
+            secrets,
+            ca: self.ca.filter(|file| !file.as_os_str().is_empty()),
+        });
+        Ok(QueueSettings::Rest { driver, public_url })
     }
 
-    /// What the driver of the queue needs to know; none for the timer.
-    pub fn rest(&self) -> Option<rest::Settings> {
-        let (QueueUrl::Rest(address), Some(token)) = (&self.url, &self.token) else {
-            return None;
+    fn read_secrets(&self) -> Result<Vec<Secret>, String> {
+        let secrets = self.secrets.split(',').map(str::trim);
+        secrets
+            .filter(|secret| !secret.is_empty())
+            .map(|secret| {
+                secret.parse().map_err(|reason| {
+                    format!(
+                        "what is in HOLDFAST_QUEUE_SECRET {reason}; set it to the queue's secret"
+                    )
+                })
+            })
+            .collect()
+    }
+
+    fn read_public_url(&self) -> Result<Option<Url>, String> {
+        if self.public_url.is_empty() {
+            return Ok(None);
+        }
+        let is_fit = |url: &Url| {
+            (url.scheme() == "https" || (url.scheme() == "http" && is_loopback(url)))
+                && url.username().is_empty()
+                && url.password().is_none()
+                && url.query().is_none()
+                && url.fragment().is_none()
         };
-        Some(rest::Settings {
-            address: address.clone(),
-            token: token.clone(),
-            secrets: self
-                .secret
-                .clone()
-                .map(|secrets| secrets.0)
-                .unwrap_or_default(),
-            ca: self.ca.clone(),
+        let url = self.public_url.parse().ok().filter(is_fit);
+        url.map(Some).ok_or_else(|| {
+            format!(
+                "nobody can be sent to `{}`; set HOLDFAST_PUBLIC_URL to https://HOST, or to \
+                 http://127.0.0.1:8080 for this machine alone",
+                without_secrets(&self.public_url)
+            )
         })
     }
+}
 
-    /// Where the queue has to push to, if it pushes.
-    pub fn push_url(&self) -> Option<String> {
-        let QueueUrl::Rest(address) = &self.url else {
-            return None;
-        };
-        let PublicUrl(base) = self.public_url.as_ref()?;
-        let base = base.as_str().trim_end_matches('/');
-        (address.delivery == DeliveryMode::Push).then(|| format!("{base}/v1/deliveries/rest"))
+impl FromArgMatches for QueueSettings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Written::from_arg_matches(matches)?.read().map_err(refusal)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 
-/// What wakes holds up when they are due.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum QueueUrl {
-    /// The built-in timer.
-    Timer,
-    /// A queue that is called over HTTP with JSON.
-    Rest(Address),
-}
-
-impl FromStr for QueueUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':').map(|(scheme, _)| scheme) {
-            Some("timer") if text == "timer:" => Ok(Self::Timer),
-            Some(rest::ENCRYPTED | rest::PLAIN) => text.parse().map(Self::Rest),
-            _ => Err(format!(
-                "write `timer:` or {}://HOST/v1?queue=NAME&mode=push",
-                rest::ENCRYPTED
-            )),
-        }
+impl Args for QueueSettings {
+    fn augment_args(command: Command) -> Command {
+        Written::augment_args(command)
     }
-}
 
-/// One secret, or two while one is exchanged for the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Secrets(pub Vec<Secret>);
-
-impl FromStr for Secrets {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let secrets: Result<Vec<Secret>, _> = text.split(',').map(|it| it.trim().parse()).collect();
-        match secrets {
-            Ok(secrets) if secrets.len() <= 2 => Ok(Self(secrets)),
-            Ok(_) => Err("has more than two secrets".to_owned()),
-            Err(fault) => Err(fault.to_string()),
-        }
+    fn augment_args_for_update(command: Command) -> Command {
+        Written::augment_args_for_update(command)
     }
-}
-
-/// The address at which the outside reaches this service. What a request says in its Host header
-/// is never believed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PublicUrl(Url);
-
-impl FromStr for PublicUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let url: Url = text
-            .parse()
-            .map_err(|fault| format!("is no URL: {fault}"))?;
-        let is_safe = url.scheme() == "https" || (url.scheme() == "http" && is_loopback(&url));
-        let is_bare =
-            url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
-        if is_safe && is_bare {
-            Ok(Self(url))
-        } else {
-            Err(
-                "must be https://HOST, or http:// on this machine, with nothing behind its path"
-                    .to_owned(),
-            )
-        }
-    }
-}
-
-/// Reads what may hold a secret, and so is not repeated when it is refused, as clap's own parsers
-/// would.
-struct Unrepeated<T> {
-    variable: &'static str,
-    value: PhantomData<fn() -> T>,
-}
-
-impl<T> Unrepeated<T> {
-    fn of(variable: &'static str) -> Self {
-        Self {
-            variable,
-            value: PhantomData,
-        }
-    }
-}
-
-impl<T> Clone for Unrepeated<T> {
-    fn clone(&self) -> Self {
-        Self::of(self.variable)
-    }
-}
-
-impl<T> TypedValueParser for Unrepeated<T>
-where
-    T: FromStr + Clone + Send + Sync + 'static,
-    T::Err: fmt::Display,
-{
-    type Value = T;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        argument: Option<&clap::Arg>,
-        value: &std::ffi::OsStr,
-    ) -> Result<T, clap::Error> {
-        let text = StringValueParser::new().parse_ref(command, argument, value)?;
-        text.parse()
-            .map_err(|fault| refusal(format!("{}: {fault}", self.variable)))
-    }
-}
-
-/// What the emulator of a queue needs to know.
-#[derive(Clone, Debug, Args)]
-pub struct EmulatorSettings {
-    /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090")]
-    pub listen: SocketAddr,
-    /// The bearer token that its callers need.
-    #[arg(long, value_name = "TOKEN")]
-    pub token: String,
-    /// By what it signs pushes, `whsec_...`; by each of two while one is exchanged.
-    #[arg(
-        long,
-        value_name = "SECRETS",
-        value_parser = Unrepeated::<Secrets>::of("--secret")
-    )]
-    pub secret: Option<Secrets>,
-    /// Where it pushes to; without it, messages are to be consumed.
-    #[arg(long, value_name = "URL")]
-    pub push_url: Option<Url>,
-    /// The authorities that the subscriber's certificate may come from, instead of the system's.
-    #[arg(long, value_name = "FILE")]
-    pub push_ca: Option<PathBuf>,
-    /// What it does wrong at first; `PUT /faults` changes that.
-    #[command(flatten)]
-    pub faults: FaultSettings,
-}
-
-/// What an emulator does wrong. Of what happens to every nth, 1 is each and 0 is none.
-#[derive(Clone, Debug, Args)]
-pub struct FaultSettings {
-    /// Deliver every nth message twice.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub duplicate_every: u64,
-    /// Accept every nth message and never deliver it.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub drop_every: u64,
-    /// Accept every nth message, and answer 500 all the same.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub lose_answer_every: u64,
-    /// Deliver later than it was told.
-    #[arg(long, value_name = "MS", default_value_t = 0)]
-    pub delay_ms: u32,
-    /// Deliver earlier than it was told.
-    #[arg(long, value_name = "MS", default_value_t = 0)]
-    pub early_ms: u32,
-    /// Deliver every second message this much later, behind those that follow it.
-    #[arg(long, value_name = "MS", default_value_t = 0)]
-    pub reorder_ms: u32,
-    /// Cut longer delays down to this one, in silence.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    pub clamp_delay_seconds: u32,
-    /// Refuse every nth call with 429.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub limit_every: u64,
-    /// What the Retry-After of a 429 asks for.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
-    pub retry_after_seconds: u32,
-    /// Write Retry-After as a date rather than as seconds.
-    #[arg(long)]
-    pub retry_after_date: bool,
-    /// Fail every nth call with 500, and do nothing.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub fail_every: u64,
-    /// Answer each call this much later.
-    #[arg(long, value_name = "MS", default_value_t = 0)]
-    pub slow_ms: u32,
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::super::{Invocation, QueueTask, Task};
+    use super::*;
+
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const PUSH: &str = "rest+https://queue.example/v1?queue=holds&mode=push";
+    const PULL: &str = "rest+http://127.0.0.1:9090/v1?queue=holds&mode=pull";
+
+    /// Flags rather than variables, because the environment belongs to the whole test process.
+    fn check(flags: &[&str]) -> Result<QueueSettings, String> {
+        let arguments = ["holdfast", "queue", "check"].iter().chain(flags);
+        match Invocation::from_arguments(arguments) {
+            Ok(Invocation {
+                task: Task::Queue(QueueTask::Check(settings)),
+                ..
+            }) => Ok(settings),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_timer_is_the_default() {
+        assert!(matches!(check(&[]), Ok(QueueSettings::Timer)));
+        assert!(QueueSettings::Timer.open().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_queue_is_read_and_opened_and_its_secrets_are_not_shown() {
+        let both = format!("{SECRET}, whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX");
+        let settings = check(&[
+            "--queue-url",
+            PUSH,
+            "--queue-token",
+            "hush-token",
+            "--queue-secret",
+            &both,
+            "--public-url",
+            "https://shop.example/holdfast",
+        ])
+        .unwrap();
+        let shown = format!("{settings:?}");
+        assert!(
+            !shown.contains("hush") && !shown.contains("MfKQ"),
+            "{shown}"
+        );
+        let QueueSettings::Rest { driver, public_url } = settings else {
+            panic!("{shown}");
+        };
+        assert_eq!(driver.secrets.len(), 2);
+        assert_eq!(driver.address.delivery, DeliveryMode::Push);
+        assert_eq!(
+            public_url.unwrap().as_str(),
+            "https://shop.example/holdfast"
+        );
+
+        let pulled = check(&["--queue-url", PULL, "--queue-token", "t"]).unwrap();
+        assert_eq!(pulled.open().unwrap().unwrap().name(), "rest");
+    }
+
+    #[test]
+    fn nonsense_is_refused_in_one_line_that_says_what_to_set() {
+        let remote = PULL.replace("127.0.0.1", "192.0.2.1");
+        let other = PULL.replace("pull", "poll");
+        let extra = format!("{PULL}&fifo=yes");
+        let cases: &[(&[&str], &str)] = &[
+            (&["--queue-url", "timer"], "HOLDFAST_QUEUE_URL to timer:"),
+            (
+                &["--queue-url", "amqp://me:hush@host"],
+                "HOLDFAST_QUEUE_URL to timer:",
+            ),
+            (
+                &["--queue-url", PUSH, "--queue-token", "t"],
+                "HOLDFAST_QUEUE_SECRET",
+            ),
+            (&["--queue-url", PULL], "HOLDFAST_QUEUE_TOKEN"),
+            (
+                &["--queue-url", PULL, "--queue-token", "hush hush"],
+                "HOLDFAST_QUEUE_TOKEN",
+            ),
+            (
+                &["--queue-url", &remote, "--queue-token", "t"],
+                "rest+https://",
+            ),
+            (
+                &["--queue-url", &other, "--queue-token", "t"],
+                "mode=push or mode=pull",
+            ),
+            (&["--queue-url", &extra, "--queue-token", "t"], "`fifo`"),
+            (
+                &[
+                    "--queue-url",
+                    PULL,
+                    "--queue-token",
+                    "t",
+                    "--queue-secret",
+                    "whsec_hush",
+                ],
+                "HOLDFAST_QUEUE_SECRET",
+            ),
+            (
+                &["--public-url", "http://shop.example"],
+                "HOLDFAST_PUBLIC_URL",
+            ),
+            (
+                &["--public-url", "https://me:hush@shop.example"],
+                "HOLDFAST_PUBLIC_URL",
+            ),
+            (
+                &["--public-url", "https://shop.example?hush=1"],
+                "HOLDFAST_PUBLIC_URL",
+            ),
+            (&["--public-url", "shop.example"], "HOLDFAST_PUBLIC_URL"),
+        ];
+        for (flags, says) in cases {
+            let said = check(flags).unwrap_err();
+            assert!(said.contains(says), "{flags:?}: {said}");
+            assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+            assert!(!said.contains("hush"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_ca_file_that_is_none_is_refused_when_the_queue_is_opened() {
+        for file in ["/nowhere/ca.pem", "Cargo.toml"] {
+            let flags = [
+                "--queue-url",
+                PUSH,
+                "--queue-token",
+                "t",
+                "--queue-secret",
+                SECRET,
+            ];
+            let flags: Vec<&str> = flags.into_iter().chain(["--queue-ca", file]).collect();
+            let fault = check(&flags).unwrap().open().map(drop).unwrap_err();
+            assert!(fault.to_string().contains(file), "{fault}");
+        }
+    }
+}

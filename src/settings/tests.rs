@@ -1,5 +1,3 @@
-use clap::CommandFactory as _;
-
 use super::*;
 
 /// Flags rather than variables, because the environment belongs to the whole test process.

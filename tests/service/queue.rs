@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::books::{all, events_of};
 use crate::on_each_store;
 use crate::shop::{Shop, at_once, id, released, until};
-use crate::world::client::Client;
+use crate::world::client::{Client, http};
 use crate::world::server::ServerProcess;
 
 on_each_store!(
@@ -41,12 +41,12 @@ impl Emulator {
     async fn push_to(&self, server: &str) {
         let url = format!("{}/subscriber", self.0.url());
         let body = json!({ "url": format!("{server}/v1/deliveries/rest") });
-        let answer = reqwest::Client::new().put(url).json(&body).send().await;
+        let answer = http().put(url).json(&body).send().await;
         assert!(answer.unwrap().status().is_success());
     }
 
     async fn stats(&self) -> Value {
-        let answer = reqwest::get(format!("{}/stats", self.0.url())).await;
+        let answer = http().get(format!("{}/stats", self.0.url())).send().await;
         answer.unwrap().json().await.unwrap()
     }
 }
@@ -85,7 +85,10 @@ async fn holds(client: &Client, count: usize, seconds: i64) -> Vec<String> {
 
 /// What the server says when it is asked whether it can work; it must be able to.
 async fn ready(shop: &mut Shop) -> Value {
-    let answer = reqwest::get(format!("{}/readyz", shop.server().url())).await;
+    let answer = http()
+        .get(format!("{}/readyz", shop.server().url()))
+        .send()
+        .await;
     let answer = answer.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     answer.json().await.unwrap()
@@ -216,7 +219,7 @@ async fn a_push_that_is_not_signed_is_nothing(shop: &mut Shop) {
         .parse()
         .unwrap();
     let push = async |body: &str, sent_at: i64, signature: String| {
-        let answer = reqwest::Client::new()
+        let answer = http()
             .post(&address)
             .header("webhook-id", "msg_1")
             .header("webhook-timestamp", sent_at)
@@ -251,7 +254,10 @@ async fn a_push_that_is_not_signed_is_nothing(shop: &mut Shop) {
     let large = "x".repeat(300_000);
     let answer = push(&large, now, ours.sign("msg_1", now, large.as_bytes())).await;
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
-    let figures = reqwest::get(format!("{}/metrics", shop.server().url())).await;
+    let figures = http()
+        .get(format!("{}/metrics", shop.server().url()))
+        .send()
+        .await;
     let figures = figures.unwrap().text().await.unwrap();
     assert!(
         figures.contains("holdfast_forged_deliveries_total 5"),

@@ -25,7 +25,7 @@ pub struct Faults {
     pub clamp_delay_seconds: u32,
     /// Refuses every nth call with 429.
     pub limit_every: u64,
-    /// What its Retry-After asks for.
+    /// What its Retry-After asks for; without it none is sent.
     pub retry_after_seconds: u32,
     /// Writes Retry-After as a date rather than as seconds.
     pub retry_after_date: bool,

@@ -286,7 +286,7 @@ fn limited(faults: &Faults, now: Timestamp) -> Refusal {
     };
     Refusal {
         // By the clock that the messages are due by, as the date in Retry-After is.
-        patience: Some((retry_after, date(0))),
+        patience: (seconds > 0).then(|| (retry_after, date(0))),
         ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, "limited", "too many calls")
     }
 }
