@@ -62,6 +62,7 @@ struct Written {
     /// What carries expiry jobs: `timer:` for this process itself, or a queue, as in
     /// `rest+https://HOST/v1?queue=NAME&mode=push`, or with `mode=pull`.
     #[arg(
+        id = "queue_url",
         long = "queue-url",
         env = "HOLDFAST_QUEUE_URL",
         hide_env_values = true,
