@@ -110,7 +110,7 @@ async fn complete(connection: &mut PgConnection) {
 pub async fn clear(connection: &mut PgConnection) {
     execute(
         connection,
-        "TRUNCATE reservations, open_lines, ledger, events, idempotency",
+        "TRUNCATE reservations, open_lines, ledger, events, idempotency, outbox",
     )
     .await;
     execute(connection, "UPDATE event_head SET seq = 0").await;

@@ -82,19 +82,30 @@ pub async fn measure(report: &mut Report) {
 }
 
 /// How late each hold was, in milliseconds.
-struct Releases {
+pub struct Releases {
     /// When it was decided, which the event says.
-    decided: Vec<f64>,
+    pub decided: Vec<f64>,
     /// When a reader that looks every few milliseconds first saw the event.
     seen: Vec<f64>,
 }
 
 async fn releases(rows: &mut PgConnection, shape: &Shape) -> Releases {
-    let step = shape.seconds / f64::from(HOLDS);
+    releases_of(rows, HOLDS, LEAD_SECONDS, shape.seconds).await
+}
+
+/// Makes so many holds, the first of them due after the lead, the last so many seconds later, and
+/// waits until all are released.
+pub async fn releases_of(
+    rows: &mut PgConnection,
+    count: u32,
+    lead_seconds: f64,
+    seconds: f64,
+) -> Releases {
+    let step = seconds / f64::from(count);
     let due = format!(
-        "date_trunc('milliseconds', now() + ({LEAD_SECONDS} + n * {step}) * interval '1 s')"
+        "date_trunc('milliseconds', now() + ({lead_seconds} + n * {step}) * interval '1 s')"
     );
-    holds::add(rows, HOLDS, "held", "n", &due).await;
+    holds::add(rows, count, "held", "n", &due).await;
     let mut releases = Releases {
         decided: Vec::new(),
         seen: Vec::new(),
@@ -109,7 +120,7 @@ async fn releases(rows: &mut PgConnection, shape: &Shape) -> Releases {
         FROM events
         WHERE seq > $1 AND kind = 'expired'
         ORDER BY seq";
-    while releases.decided.len() < HOLDS as usize {
+    while releases.decided.len() < count as usize {
         tokio::time::sleep(LOOK).await;
         for row in sqlx::query(look)
             .bind(seen)

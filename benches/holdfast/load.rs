@@ -22,6 +22,20 @@ pub fn file(name: &str) -> PathBuf {
 /// Reserves one unit per request for some seconds, each of one of so many SKUs. Every request
 /// must be answered, and with success.
 pub async fn reserves(server: &str, connections: u32, skus: u32, seconds: u32) -> Requests {
+    shopping(server, connections, seconds, &[&skus.to_string()]).await
+}
+
+/// The same of one hot SKU, each under an Idempotency-Key of its own, which begins with `prefix`.
+pub async fn keyed_reserves(
+    server: &str,
+    connections: u32,
+    prefix: &str,
+    seconds: u32,
+) -> Requests {
+    shopping(server, connections, seconds, &["1", prefix]).await
+}
+
+async fn shopping(server: &str, connections: u32, seconds: u32, arguments: &[&str]) -> Requests {
     let mut command = Command::new("wrk");
     command
         .args(["--threads", "1", "--timeout", "20s"])
@@ -30,7 +44,8 @@ pub async fn reserves(server: &str, connections: u32, skus: u32, seconds: u32) -
         .arg("--script")
         .arg(file("reserve.lua"))
         .arg(format!("{server}/v1/reservations"))
-        .args(["--", &skus.to_string()]);
+        .arg("--")
+        .args(arguments);
     let output = output(command, "install Debian's package wrk").await;
     let line = output.lines().find(|line| line.starts_with('{'));
     let summary: Value = serde_json::from_str(line.expect("the script prints a summary")).unwrap();

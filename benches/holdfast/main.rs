@@ -9,6 +9,7 @@ mod footprint;
 mod holds;
 mod lateness;
 mod load;
+mod queue;
 mod report;
 mod reserve;
 #[path = "../../tests/world/mod.rs"]
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 use report::Report;
 
 /// Every measurement, in the order in which they run.
-const NAMES: [&str; 5] = ["reserve", "expiry", "lateness", "due", "footprint"];
+const NAMES: [&str; 6] = ["reserve", "expiry", "lateness", "due", "footprint", "queue"];
 
 /// What the servers log: no line per request, but the one that says where they listen.
 const SETTINGS: [(&str, &str); 1] = [("HOLDFAST_LOG", "warn,holdfast::serve=info")];
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
                 "expiry" => expiry::measure(&mut report).await,
                 "lateness" => lateness::measure(&mut report).await,
                 "due" => due::measure(&mut report, !flags.is_empty()).await,
+                "queue" => queue::measure(&mut report).await,
                 _ => footprint::measure(&mut report).await,
             }
         }

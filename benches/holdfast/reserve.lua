@@ -1,6 +1,8 @@
--- One reservation of one unit per request, of one of as many SKUs as the argument says.
+-- One reservation of one unit per request, of one of as many SKUs as the first argument says. With
+-- a second one, each request has an Idempotency-Key of its own, which begins with it.
 
-local skus, fixed
+local skus, fixed, prefix
+local count = 0
 
 local function body()
   local sku = "sku-" .. math.random(0, skus - 1)
@@ -12,12 +14,17 @@ function init(arguments)
   math.randomseed(os.time())
   wrk.method = "POST"
   wrk.headers["Content-Type"] = "application/json"
-  if skus == 1 then
+  prefix = arguments[2]
+  if skus == 1 and not prefix then
     fixed = wrk.format(nil, nil, nil, body())
   end
 end
 
 function request()
+  if prefix then
+    count = count + 1
+    wrk.headers["Idempotency-Key"] = prefix .. count
+  end
   return fixed or wrk.format(nil, nil, nil, body())
 end
 
