@@ -51,7 +51,7 @@ pub(super) async fn open(
         }
     }
     if let Some(url) = settings.push_url() {
-        tracing::info!("the queue has to push to {url}");
+        tracing::info!("pushes go to {url}");
     }
     Ok(Some(Opened {
         queue,

@@ -43,14 +43,13 @@ impl QueueSettings {
         }
     }
 
-    /// Where the queue has to push to, if it pushes and that was said.
+    /// Where pushes of the queue are taken in, as the outside sees it, if that was said.
     pub fn push_url(&self) -> Option<String> {
-        let Self::Rest { driver, public_url } = self else {
+        let Self::Rest { public_url, .. } = self else {
             return None;
         };
         let base = public_url.as_ref()?.as_str().trim_end_matches('/');
-        let pushes = driver.address.delivery == DeliveryMode::Push;
-        pushes.then(|| format!("{base}/v1/deliveries/rest"))
+        Some(format!("{base}/v1/deliveries/rest"))
     }
 }
 
