@@ -112,7 +112,7 @@ async fn fill_embedded(url: &str) {
 /// What the server says under `/metrics`.
 pub async fn metrics(server: &ServerProcess) -> String {
     let url = format!("{}/metrics", server.url());
-    let answer = reqwest::get(url).await.unwrap();
+    let answer = super::world::client::http().get(url).send().await.unwrap();
     answer.text().await.unwrap()
 }
 

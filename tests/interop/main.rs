@@ -63,7 +63,12 @@ fn exchange_with(library: impl Fn() -> Command) {
         .into_iter()
         .map(|(name, value)| (name, value.parse().unwrap()))
         .collect();
-        let believed = verify(&[secret.clone()], &headers, body.as_bytes(), now);
+        let believed = verify(
+            std::slice::from_ref(&secret),
+            &headers,
+            body.as_bytes(),
+            now,
+        );
         assert_eq!(believed, Ok(()), "{theirs}");
         let other = secret.sign("msg_other", timestamp_s, body.as_bytes());
         let answer = ask(&mut library(), &question(&other));

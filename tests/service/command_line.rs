@@ -224,7 +224,11 @@ async fn a_log_that_cannot_be_written_stops_nothing() {
     // It cannot say when it listens, so it is asked until it answers or has ended.
     let answer = loop {
         assert_eq!(server.try_wait().unwrap(), None, "it ended");
-        match reqwest::get(format!("http://{address}/livez")).await {
+        match crate::world::client::http()
+            .get(format!("http://{address}/livez"))
+            .send()
+            .await
+        {
             Ok(answer) => break answer,
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
         }

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use holdfast::queue::Trust;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder, Url};
 use serde_json::{Value, json};
@@ -23,13 +24,16 @@ pub struct Answer {
     pub body: Value,
 }
 
+/// Whoever asks anything over HTTP. A server that hangs must fail a test and not hang it.
+pub fn http() -> reqwest::Client {
+    holdfast::queue::http_client(Trust::Nobody, 100, Duration::from_secs(60)).unwrap()
+}
+
 impl Client {
     /// A client of the server at `url`.
     pub fn of(url: &str) -> Self {
-        // A server that hangs must fail a test and not hang it.
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(60));
         Self {
-            http: http.build().unwrap(),
+            http: http(),
             server: url.parse().unwrap(),
             key: None,
         }
