@@ -4,6 +4,7 @@ use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::service::{Stand, TOKEN};
+use crate::world::client::http;
 
 struct Asker {
     client: Client,
@@ -15,11 +16,7 @@ impl Asker {
     async fn new() -> Self {
         let stand = Stand::start("pull").await;
         Self {
-            client: Client::builder()
-                .no_proxy()
-                .tls_certs_only([])
-                .build()
-                .unwrap(),
+            client: http(),
             url: format!("http://{}", stand.emulator.address()),
             stand,
         }
