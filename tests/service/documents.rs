@@ -133,6 +133,10 @@ async fn every_documented_answer_is_given(shop: &mut Shop) {
 fn missing() -> Vec<String> {
     let mut missing = Vec::new();
     for (path, operations) in DOCUMENT["paths"].as_object().unwrap() {
+        // What a queue is answered is asked where there is one.
+        if path.starts_with("/v1/deliveries/") {
+            continue;
+        }
         for (method, operation) in operations.as_object().unwrap() {
             for status in operation["responses"].as_object().unwrap().keys() {
                 let status: u16 = status.parse().unwrap();
@@ -164,7 +168,7 @@ async fn the_figures_have_their_names(shop: &mut Shop) {
         "holdfast_batch_size_bucket",
         "holdfast_batch_duration_seconds_sum{lane=\"sales-0\"}",
         "holdfast_stuck_holds_total 0",
-        "holdfast_expirer_last_look_seconds",
+        "holdfast_worker_last_run_seconds",
     ] {
         assert!(figures.contains(name), "{name} is missing in\n{figures}");
     }
