@@ -129,6 +129,12 @@ impl Scopes {
     }
 }
 
+impl From<Scope> for Scopes {
+    fn from(scope: Scope) -> Self {
+        Self(BTreeSet::from([scope]))
+    }
+}
+
 impl fmt::Display for Scopes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<_> = self.0.iter().map(|scope| scope.as_str()).collect();
