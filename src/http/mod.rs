@@ -8,6 +8,7 @@
 
 mod answer;
 mod bodies;
+mod connections;
 mod cors;
 mod cursor;
 mod docs;
@@ -15,6 +16,7 @@ mod documented;
 mod events;
 mod examples;
 mod fields;
+mod guard;
 mod health;
 mod idempotency;
 mod json;
@@ -29,11 +31,10 @@ mod reservations;
 mod schemas;
 mod stock;
 mod submission;
+mod tls;
 #[cfg(test)]
 mod tests;
 
-use std::future::{Future, IntoFuture};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,17 +43,17 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::serve::ListenerExt as _;
-use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::access::Access;
 use crate::engine::{Engine, Runtime};
 use crate::metrics::Metrics;
+pub use connections::{Serving, serve_until};
 pub use cors::{Origin, OriginFault};
 use problem::Problem;
+pub use tls::{Tls, TlsFault};
 
 /// The most bytes of a body.
 const MAX_BODY: usize = 1 << 20;
@@ -66,6 +67,9 @@ pub struct Settings {
     pub cors_origins: Vec<Origin>,
     /// How long a caller waits for an answer at most.
     pub request_timeout: Duration,
+    /// Whether readiness and figures are served on a listener of their own, by
+    /// [`operations_router`].
+    pub has_operations: bool,
 }
 
 impl Default for Settings {
@@ -74,6 +78,7 @@ impl Default for Settings {
             default_hold_seconds: 900,
             cors_origins: Vec::new(),
             request_timeout: Duration::from_secs(10),
+            has_operations: false,
         }
     }
 }
@@ -84,6 +89,7 @@ struct App {
     engine: Engine,
     metrics: Arc<Metrics>,
     runtime: Arc<dyn Runtime>,
+    access: Arc<Access>,
     settings: Arc<Settings>,
 }
 
@@ -92,6 +98,7 @@ pub fn router(
     engine: Engine,
     metrics: Arc<Metrics>,
     runtime: Arc<dyn Runtime>,
+    access: Arc<Access>,
     settings: Settings,
 ) -> Router {
     let cors = (!settings.cors_origins.is_empty()).then(|| cors::layer(&settings.cors_origins));
@@ -99,17 +106,21 @@ pub fn router(
         engine,
         metrics,
         runtime,
+        access,
         settings: Arc::new(settings),
     };
-    let (operations, document) = operations().split_for_parts();
-    let document = openapi::complete(document);
-    let router = operations
-        .merge(docs::routes(written(&document)))
+    let mut operations = operations().merge(OpenApiRouter::new().routes(routes!(health::live)));
+    if !app.settings.has_operations {
+        operations = operations.merge(figures());
+    }
+    let router = Router::from(operations)
+        .merge(docs::routes(openapi_json()))
         .fallback(async || Problem::no_such_path())
         .method_not_allowed_fallback(other_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(CatchPanicLayer::custom(layers::panicked))
-        .layer(from_fn_with_state(app.clone(), layers::limit_time));
+        .layer(from_fn_with_state(app.clone(), layers::limit_time))
+        .layer(from_fn_with_state(app.clone(), guard::guard));
     let router = match cors {
         Some(cors) => router.layer(cors),
         None => router,
@@ -119,45 +130,37 @@ pub fn router(
         .with_state(app)
 }
 
-/// Serves `router` until `stop` resolves; then takes no more connections and gives the requests
-/// that are under way at most `grace` to finish.
-pub async fn serve_until(
-    listener: TcpListener,
-    router: Router,
-    stop: impl Future<Output = ()> + Send + 'static,
-    grace: Duration,
-) -> io::Result<()> {
-    let stopping = Arc::new(Notify::new());
-    let stopped = Arc::clone(&stopping);
-    let stop = async move {
-        stop.await;
-        stopped.notify_one();
+/// Health and figures alone, for a listener that is not for callers of the API. Nobody needs a key
+/// there.
+pub fn operations_router(
+    engine: Engine,
+    metrics: Arc<Metrics>,
+    runtime: Arc<dyn Runtime>,
+    access: Arc<Access>,
+    settings: Settings,
+) -> Router {
+    let app = App {
+        engine,
+        metrics,
+        runtime,
+        access,
+        settings: Arc::new(settings),
     };
-    // The end of a long answer must not wait until its beginning is acknowledged.
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "a connection may be slow");
-        }
-    });
-    let serving = axum::serve(listener, router)
-        .with_graceful_shutdown(stop)
-        .into_future();
-    let out_of_time = async {
-        stopping.notified().await;
-        tokio::time::sleep(grace).await;
-    };
-    tokio::select! {
-        served = serving => served,
-        () = out_of_time => {
-            tracing::warn!("requests were still under way when the time to finish ran out");
-            Ok(())
-        }
-    }
+    let health = OpenApiRouter::new().routes(routes!(health::live));
+    Router::from(health.merge(figures()))
+        .fallback(async || Problem::no_such_path())
+        .method_not_allowed_fallback(other_method)
+        .layer(CatchPanicLayer::custom(layers::panicked))
+        .layer(from_fn_with_state(app.clone(), layers::limit_time))
+        .layer(from_fn_with_state(app.clone(), layers::observe))
+        .with_state(app)
 }
 
 /// The API document.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    openapi::complete(operations().into_openapi())
+    let health = OpenApiRouter::new().routes(routes!(health::live));
+    let all = operations().merge(health).merge(figures());
+    openapi::complete(all.into_openapi())
 }
 
 /// The API document as it is served and committed.
@@ -182,7 +185,11 @@ fn operations() -> OpenApiRouter<App> {
         .routes(routes!(stock::set, stock::get))
         .routes(routes!(stock::adjust))
         .routes(routes!(events::list))
-        .routes(routes!(health::live))
+}
+
+/// What may have a listener of its own.
+fn figures() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
 }

@@ -19,6 +19,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use super::{Settings, router};
+use crate::access::Access;
 use crate::engine::{Engine, TokioRuntime};
 use crate::metrics::Metrics;
 use shelf::Shelf;
@@ -47,6 +48,7 @@ impl Service {
             Engine::without_lanes(Arc::new(shelf)),
             Arc::clone(&metrics),
             Arc::new(TokioRuntime::start()),
+            Arc::new(Access::open()),
             settings,
         );
         Self { router, metrics }
