@@ -6,7 +6,7 @@ pub mod database;
 pub mod domain;
 pub mod engine;
 pub mod http;
-
+pub mod keys;
 pub mod lab;
 pub mod metrics;
 pub mod serve;

@@ -12,6 +12,7 @@ use holdfast::database::{self, Database};
 use holdfast::domain::{Location, Rules, Timestamp};
 use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
 use holdfast::http;
+use holdfast::keys;
 use holdfast::lab::replay::{Replay, Row, read_trace};
 use holdfast::metrics::Metrics;
 use holdfast::serve;
@@ -59,6 +60,10 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
         Task::Lab(Lab::Replay(settings)) => replay(settings).await,
         Task::Serve(settings) => {
             serve::serve(settings).await?;
+            Ok(Ending::Well)
+        }
+        Task::Keys(task) => {
+            keys::perform(task).await?;
             Ok(Ending::Well)
         }
         Task::Openapi => {

@@ -5,10 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
+use crate::access::SecretFault;
 use crate::database;
 use crate::domain::Rules;
 use crate::engine::{self, Engine, Runtime, TokioRuntime};
@@ -18,6 +18,10 @@ use crate::settings::{CorsOrigins, Settings};
 use crate::store::StoreError;
 use crate::worker::{self, Expirer};
 
+mod door;
+
+use door::Door;
+
 /// Why the service did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -25,13 +29,27 @@ pub enum ServeError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The address is not to be had.
-    #[error("cannot listen on {address}: {error}; set HOLDFAST_LISTEN to a free address")]
+    #[error("cannot listen on {address}: {error}; set {variable} to a free address")]
     Listen {
         /// Which one.
         address: SocketAddr,
+        /// The setting that names it.
+        variable: &'static str,
         /// What the system says.
         error: io::Error,
     },
+    /// Others could reach the service, and there is no key.
+    #[error(
+        "others can reach {0}, and there are no API keys; make one with `holdfast keys create`, \
+         set HOLDFAST_BOOTSTRAP_KEY, or set HOLDFAST_LISTEN to 127.0.0.1:8080"
+    )]
+    Unguarded(SocketAddr),
+    /// The bootstrap key is no secret.
+    #[error("HOLDFAST_BOOTSTRAP_KEY: {0}")]
+    Secret(#[from] SecretFault),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] http::TlsFault),
     /// The system does not let the service run.
     #[error("the service stopped: {0}")]
     Io(#[from] io::Error),
@@ -39,12 +57,10 @@ pub enum ServeError {
 
 /// Serves until SIGTERM or SIGINT; then finishes what was accepted.
 pub async fn serve(settings: Settings) -> Result<(), ServeError> {
+    door::check(&settings)?;
     let opened = database::open_for_serving(&settings.database.url).await?;
-    let listener = TcpListener::bind(settings.listen).await.map_err(|error| {
-        let address = settings.listen;
-        ServeError::Listen { address, error }
-    })?;
     let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
+    let door = Door::open(&settings, &opened.store, &runtime).await?;
     let metrics = Arc::new(Metrics::new());
     let engine = Engine::start(
         Arc::clone(&opened.store),
@@ -73,14 +89,18 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
         running.await;
         let _ = finished.send(());
     }));
-    let router = http::router(engine.clone(), metrics, runtime, http_settings(&settings));
+    let access = Arc::clone(&door.access);
+    let api = http::api(
+        engine.clone(),
+        metrics,
+        runtime,
+        access,
+        http_settings(&settings),
+    );
     // Before anybody is told that the service runs: whoever is told may want it to end.
     let stop_signal = stop_signal()?;
-    // The first line that says that the service can be used; whoever starts it may wait for it.
-    let address = listener.local_addr()?;
-    tracing::info!(database = %settings.database.url, "listening on http://{address}");
-    tracing::info!("without API keys it serves this machine only");
-    http::serve_until(listener, router, stop_signal, settings.shutdown).await?;
+    door.announce(&settings.database.url)?;
+    door.serve(api, stop_signal).await;
     let _ = stop_expirer.send(true);
     let _ = expirer.await;
     engine.shut_down().await;
@@ -101,6 +121,7 @@ fn http_settings(settings: &Settings) -> http::Settings {
             .filter_map(|origin| origin.parse().ok())
             .collect(),
         request_timeout: settings.request_timeout,
+        has_operations: settings.door.operations_listen.is_some(),
     }
 }
 

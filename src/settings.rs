@@ -15,6 +15,10 @@ use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod door;
+
+pub use door::{ChosenSecret, CreateKey, DoorSettings, KeysTask, RevokeKey};
+
 /// Ten years; a longer hold is a mistake of units.
 const LONGEST_HOLD_SECONDS: i64 = 315_576_000;
 
@@ -44,6 +48,9 @@ pub enum Task {
     Openapi,
     /// Recompute from the rows what they promise, and report every row that breaks it.
     Audit(DatabaseSettings),
+    /// Make API keys, list them and take them away.
+    #[command(subcommand)]
+    Keys(KeysTask),
     /// Prove rather than serve.
     #[command(subcommand)]
     Lab(Lab),
@@ -195,6 +202,9 @@ pub struct Settings {
         hide_default_value = true
     )]
     pub cors_origins: CorsOrigins,
+    /// Who is let in, and how.
+    #[command(flatten)]
+    pub door: DoorSettings,
 }
 
 impl Invocation {
@@ -226,12 +236,7 @@ impl Settings {
                 self.hold_seconds, self.max_hold_seconds
             ));
         }
-        if !self.listen.ip().is_loopback() {
-            return Err("until API keys exist Holdfast serves loopback only; \
-                        set HOLDFAST_LISTEN to 127.0.0.1:8080"
-                .to_owned());
-        }
-        Ok(())
+        self.door.check()
     }
 }
 

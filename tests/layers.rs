@@ -21,20 +21,28 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["domain"]),
     ("engine", &["domain", "metrics", "store"]),
     ("worker", &["domain", "engine", "metrics", "store"]),
-    ("http", &["domain", "engine", "metrics", "store"]),
+    ("access", &["domain", "engine", "store"]),
+    ("http", &["access", "domain", "engine", "metrics", "store"]),
     ("database", &["settings", "store"]),
+    (
+        "keys",
+        &[
+            "access", "database", "domain", "engine", "settings", "store",
+        ],
+    ),
     ("lab", &["domain", "engine", "store", "worker"]),
     (
         "serve",
         &[
-            "database", "domain", "engine", "http", "metrics", "settings", "store", "worker",
+            "access", "database", "domain", "engine", "http", "metrics", "settings", "store",
+            "worker",
         ],
     ),
     (
         "main",
         &[
-            "database", "domain", "engine", "http", "lab", "metrics", "serve", "settings", "store",
-            "worker",
+            "database", "domain", "engine", "http", "keys", "lab", "metrics", "serve", "settings",
+            "store", "worker",
         ],
     ),
 ];

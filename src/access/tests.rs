@@ -87,7 +87,11 @@ fn a_secret_is_base32_and_is_not_shown() {
     let mut text = [b'o'; 32];
     text[..6].copy_from_slice(b"foobar");
     let word = Secret::from_entropy(text);
-    assert!(word.reveal().starts_with("hf_mzxw6ytbo"), "{}", word.reveal());
+    assert!(
+        word.reveal().starts_with("hf_mzxw6ytbo"),
+        "{}",
+        word.reveal()
+    );
     assert_eq!(format!("{word:?}"), "Secret(..)");
 }
 
@@ -115,7 +119,12 @@ async fn without_keys_it_is_open_and_with_one_it_is_not() {
     assert!(admitted.caller.reaches(&[Scope::Checkout]));
     assert!(!admitted.caller.reaches(&[Scope::Inventory]));
     // When the last key is gone, nobody is let in.
-    house.store.api_keys().revoke(id, Timestamp::EPOCH).await.unwrap();
+    house
+        .store
+        .api_keys()
+        .revoke(id, Timestamp::EPOCH)
+        .await
+        .unwrap();
     house.keys.refresh().await.unwrap();
     assert_eq!(door.admit(Some("one")).unwrap_err(), Denial::UnknownKey);
     assert_eq!(door.admit(None).unwrap_err(), Denial::NoKey);

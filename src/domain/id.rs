@@ -48,11 +48,7 @@ impl fmt::Display for ReservationId {
 }
 
 /// Writes a TypeID: the prefix, which ends with `_`, and the UUID in base32.
-pub(super) fn write_type_id(
-    out: &mut fmt::Formatter<'_>,
-    prefix: &str,
-    uuid: Uuid,
-) -> fmt::Result {
+pub(super) fn write_type_id(out: &mut fmt::Formatter<'_>, prefix: &str, uuid: Uuid) -> fmt::Result {
     let bits = uuid.as_u128();
     let mut encoded = [0; ENCODED_LENGTH];
     for (place, letter) in encoded.iter_mut().rev().enumerate() {

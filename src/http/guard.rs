@@ -123,7 +123,10 @@ fn lacking(wanted: &[Scope]) -> Problem {
         [] => vec![Scope::Operator.as_str()],
         wanted => wanted.iter().map(|scope| scope.as_str()).collect(),
     };
-    let detail = format!("The key does not have the scope `{}`.", names.join("` or `"));
+    let detail = format!(
+        "The key does not have the scope `{}`.",
+        names.join("` or `")
+    );
     Problem::new(&kinds::FORBIDDEN, detail)
 }
 
@@ -230,7 +233,13 @@ mod tests {
 
     #[test]
     fn a_key_is_taken_below_v1_and_nowhere_else() {
-        for path in ["/v1", "/v1/", "/v1/stock/A", "/v1/nothing", "/v1/deliveries"] {
+        for path in [
+            "/v1",
+            "/v1/",
+            "/v1/stock/A",
+            "/v1/nothing",
+            "/v1/deliveries",
+        ] {
             assert!(takes_key(path), "{path}");
         }
         for path in ["/", "/livez", "/v10", "/docs/", "/v1/deliveries/rest"] {

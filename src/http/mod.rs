@@ -31,9 +31,9 @@ mod reservations;
 mod schemas;
 mod stock;
 mod submission;
-mod tls;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,8 +67,7 @@ pub struct Settings {
     pub cors_origins: Vec<Origin>,
     /// How long a caller waits for an answer at most.
     pub request_timeout: Duration,
-    /// Whether readiness and figures are served on a listener of their own, by
-    /// [`operations_router`].
+    /// Whether readiness and figures are served on a listener of their own.
     pub has_operations: bool,
 }
 
@@ -93,15 +92,23 @@ struct App {
     settings: Arc<Settings>,
 }
 
-/// The whole API, ready to be served.
-pub fn router(
+/// What is served, ready to be.
+pub struct Api {
+    /// All of it, but for what has a listener of its own.
+    pub all: Router,
+    /// Health and figures alone, for a listener that is not for callers of the API. Nobody needs a
+    /// key there.
+    pub operations: Router,
+}
+
+/// The whole API.
+pub fn api(
     engine: Engine,
     metrics: Arc<Metrics>,
     runtime: Arc<dyn Runtime>,
     access: Arc<Access>,
     settings: Settings,
-) -> Router {
-    let cors = (!settings.cors_origins.is_empty()).then(|| cors::layer(&settings.cors_origins));
+) -> Api {
     let app = App {
         engine,
         metrics,
@@ -109,51 +116,37 @@ pub fn router(
         access,
         settings: Arc::new(settings),
     };
-    let mut operations = operations().merge(OpenApiRouter::new().routes(routes!(health::live)));
+    let health = || OpenApiRouter::new().routes(routes!(health::live));
+    let mut routes = operations().merge(health());
     if !app.settings.has_operations {
-        operations = operations.merge(figures());
+        routes = routes.merge(figures());
     }
-    let router = Router::from(operations)
-        .merge(docs::routes(openapi_json()))
+    let routes = Router::from(routes).merge(docs::routes(openapi_json()));
+    let mut all = bounded(routes, &app).layer(from_fn_with_state(app.clone(), guard::guard));
+    let origins = &app.settings.cors_origins;
+    if !origins.is_empty() {
+        all = all.layer(cors::layer(origins));
+    }
+    Api {
+        all: observed(all, &app),
+        operations: observed(bounded(health().merge(figures()).into(), &app), &app),
+    }
+}
+
+/// Answers what no route does, and what comes to no end.
+fn bounded(routes: Router<App>, app: &App) -> Router<App> {
+    routes
         .fallback(async || Problem::no_such_path())
         .method_not_allowed_fallback(other_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(CatchPanicLayer::custom(layers::panicked))
         .layer(from_fn_with_state(app.clone(), layers::limit_time))
-        .layer(from_fn_with_state(app.clone(), guard::guard));
-    let router = match cors {
-        Some(cors) => router.layer(cors),
-        None => router,
-    };
-    router
-        .layer(from_fn_with_state(app.clone(), layers::observe))
-        .with_state(app)
 }
 
-/// Health and figures alone, for a listener that is not for callers of the API. Nobody needs a key
-/// there.
-pub fn operations_router(
-    engine: Engine,
-    metrics: Arc<Metrics>,
-    runtime: Arc<dyn Runtime>,
-    access: Arc<Access>,
-    settings: Settings,
-) -> Router {
-    let app = App {
-        engine,
-        metrics,
-        runtime,
-        access,
-        settings: Arc::new(settings),
-    };
-    let health = OpenApiRouter::new().routes(routes!(health::live));
-    Router::from(health.merge(figures()))
-        .fallback(async || Problem::no_such_path())
-        .method_not_allowed_fallback(other_method)
-        .layer(CatchPanicLayer::custom(layers::panicked))
-        .layer(from_fn_with_state(app.clone(), layers::limit_time))
+fn observed(routes: Router<App>, app: &App) -> Router {
+    routes
         .layer(from_fn_with_state(app.clone(), layers::observe))
-        .with_state(app)
+        .with_state(app.clone())
 }
 
 /// The API document.

@@ -109,8 +109,8 @@ impl Files {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(&self.certificate)
             .collect::<Result<_, _>>()
             .map_err(|error| TlsFault::new(certificate, error))?;
-        let private = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|error| TlsFault::new(key, error))?;
+        let private =
+            PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| TlsFault::new(key, error))?;
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsFault::new(certificate, error))?

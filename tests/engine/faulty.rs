@@ -8,9 +8,9 @@ use holdfast::domain::{
     Changes, JobId, PaymentReference, Reservation, ReservationId, Stock, StockKey, Timestamp,
 };
 use holdfast::store::{
-    ApiKeys, Drift, Fate, Key, LockedKeys, LockedReservations, LockedStock, NextAttempt, Outbox, Quarantine,
-    RecordedAnswer, RecordedEvent, ReservationFilter, StockFilter, Store, StoreError, Transaction,
-    TransactionId, Wait,
+    ApiKeys, Drift, Fate, Key, LockedKeys, LockedReservations, LockedStock, NextAttempt, Outbox,
+    Quarantine, RecordedAnswer, RecordedEvent, ReservationFilter, StockFilter, Store, StoreError,
+    Transaction, TransactionId, Wait,
 };
 use tokio::sync::{Notify, Semaphore};
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 use crate::domain::{
-    ApiKey, ApiKeyId, JobId, LedgerEntry, Message, OutboxEntry, PaymentReference, Reservation, ReservationId, State,
-    Stock, StockKey, Timestamp,
+    ApiKey, ApiKeyId, JobId, LedgerEntry, Message, OutboxEntry, PaymentReference, Reservation,
+    ReservationId, State, Stock, StockKey, Timestamp,
 };
 use crate::store::{Key, QuarantineCase, RecordedAnswer, RecordedEvent};
 

@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::instant::Instant;
 use crate::domain::{
-    ApiKey, ApiKeyId,     Event, EventKind, Line, Location, MAX_QUANTITY, Reservation, ReservationId, Sku, State, Stock,
-    StockKey, Text, Timestamp,
+    ApiKey, ApiKeyId, Event, EventKind, Line, Location, MAX_QUANTITY, Reservation, ReservationId,
+    Sku, State, Stock, StockKey, Text, Timestamp,
 };
 use crate::store::{
     Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,

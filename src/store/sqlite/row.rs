@@ -9,8 +9,8 @@ use sqlx::{Decode, Row, Sqlite, Type};
 use uuid::Uuid;
 
 use crate::domain::{
-    ApiKey, ApiKeyId,     Event, EventKind, Job, Line, MAX_LINES, MAX_QUANTITY, Message, Reservation, ReservationId,
-    State, Stock, StockKey, Text, Timestamp,
+    ApiKey, ApiKeyId, Event, EventKind, Job, Line, MAX_LINES, MAX_QUANTITY, Message, Reservation,
+    ReservationId, State, Stock, StockKey, Text, Timestamp,
 };
 use crate::store::{
     Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
