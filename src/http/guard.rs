@@ -43,7 +43,7 @@ pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) 
 }
 
 /// Does this path take a key? Routes are matched letter by letter, and so is this.
-fn takes_key(path: &str) -> bool {
+pub(super) fn takes_key(path: &str) -> bool {
     (path == "/v1" || path.starts_with("/v1/")) && !path.starts_with(DELIVERIES)
 }
 

@@ -13,6 +13,7 @@ mod cors;
 mod cursor;
 mod docs;
 mod documented;
+mod doors;
 mod events;
 mod examples;
 mod fields;
