@@ -23,8 +23,8 @@ impl ServerProcess {
     /// Starts `holdfast serve` on a database, and returns when it listens. Settings are variables,
     /// such as `("HOLDFAST_HOLD_SECONDS", "5")`; those of the test's own environment do not count.
     pub fn start(database_url: &str, settings: &[(&str, &str)]) -> Self {
-        let mut child = program(&["serve"], settings)
-            .env("HOLDFAST_LISTEN", "127.0.0.1:0")
+        let anywhere = [("HOLDFAST_LISTEN", "127.0.0.1:0")];
+        let mut child = program(&["serve"], &[&anywhere, settings].concat())
             .env("HOLDFAST_DATABASE_URL", database_url)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -137,10 +137,14 @@ fn pass_on(
     });
 }
 
-/// The address in a line such as `listening on http://127.0.0.1:34567`.
+/// The address in a line such as `listening on http://127.0.0.1:34567`, or https.
 pub fn listening_on(line: &str) -> Option<String> {
-    let (_, place) = line.split_once("listening on http://")?;
+    let (_, url) = line.split_once("listening on ")?;
+    let (scheme, place) = url.split_once("://")?;
     let is_place = |letter: char| letter.is_ascii_alphanumeric() || ".:[]".contains(letter);
     let end = place.find(|letter| !is_place(letter));
-    Some(format!("http://{}", &place[..end.unwrap_or(place.len())]))
+    Some(format!(
+        "{scheme}://{}",
+        &place[..end.unwrap_or(place.len())]
+    ))
 }
