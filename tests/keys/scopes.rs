@@ -37,7 +37,11 @@ fn operations(client: &Client) -> Vec<(String, bool, RequestBuilder)> {
         for (method, operation) in item.as_object().unwrap() {
             let method: Method = method.to_uppercase().parse().unwrap();
             let path = path.replace("{id}", UNKNOWN_HOLD).replace("{sku}", "A");
-            let takes_key = path.starts_with("/v1/") && !path.starts_with("/v1/deliveries/");
+            let takes_key = path.starts_with("/v1/");
+            // Queues sign what they deliver.
+            if path.starts_with("/v1/deliveries/") {
+                continue;
+            }
             let mut request = client.request(method.clone(), &path);
             if method != Method::GET {
                 request = request.json(&json!({}));
@@ -75,7 +79,7 @@ async fn each_operation_takes_its_scope(house: House) {
             }
         }
     }
-    assert_eq!(seen, 6 + 5 + 11, "some operation was not asked for");
+    assert_eq!(seen, 9 + 5 + 11, "some operation was not asked for");
     // Without a key, with a wrong one, and with one that almost is.
     let nobody = server.client();
     for client in [&nobody, &nobody.holding("hf_wrong"), &nobody.holding("x")] {
