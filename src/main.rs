@@ -59,7 +59,7 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
         Task::Audit(settings) => audit(&settings).await,
         Task::Lab(Lab::Replay(settings)) => replay(settings).await,
         Task::Serve(settings) => {
-            serve::serve(settings).await?;
+            serve::serve(*settings).await?;
             Ok(Ending::Well)
         }
         Task::Keys(task) => {

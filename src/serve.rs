@@ -8,7 +8,6 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
-use crate::access::SecretFault;
 use crate::database;
 use crate::domain::Rules;
 use crate::engine::{self, Engine, Runtime, TokioRuntime};
@@ -44,9 +43,6 @@ pub enum ServeError {
          set HOLDFAST_BOOTSTRAP_KEY, or set HOLDFAST_LISTEN to 127.0.0.1:8080"
     )]
     Unguarded(SocketAddr),
-    /// The bootstrap key is no secret.
-    #[error("HOLDFAST_BOOTSTRAP_KEY: {0}")]
-    Secret(#[from] SecretFault),
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] http::TlsFault),

@@ -41,7 +41,7 @@ pub struct Invocation {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Task {
     /// Serve the API, and release holds when they are due.
-    Serve(Settings),
+    Serve(Box<Settings>),
     /// Bring the database's schema up to date.
     Migrate(DatabaseSettings),
     /// Print the OpenAPI document of the API.

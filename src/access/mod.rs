@@ -17,7 +17,7 @@ use crate::engine::Runtime;
 
 pub use picture::{Caller, Keys};
 pub use rate::{RateLimit, Standing};
-pub use secret::{MIN_CHOSEN, Secret, SecretFault};
+pub use secret::Secret;
 
 /// The name of whoever comes while there is no key.
 const ANYBODY: &str = "public";
@@ -39,6 +39,7 @@ pub struct Access {
     keys: Arc<Keys>,
     runtime: Arc<dyn Runtime>,
     bootstrap: Option<(KeyHash, Arc<Caller>)>,
+    anybody: Arc<Caller>,
     limit: Option<RateLimit>,
     is_loopback: bool,
     /// The theoretical arrival of each key's next request; see [`RateLimit::charge`].
@@ -50,8 +51,6 @@ pub struct Access {
 pub struct Admission {
     /// Who it is.
     pub caller: Arc<Caller>,
-    /// Whether it came without a key because there is none.
-    pub is_open: bool,
     /// How it stands with the caller's limit, if there is one, this request counted.
     pub standing: Option<(RateLimit, Standing)>,
 }
@@ -70,14 +69,13 @@ pub enum Denial {
 impl Access {
     /// A door with these keys.
     pub fn new(settings: Settings, keys: Arc<Keys>, runtime: Arc<dyn Runtime>) -> Self {
-        let operator = |secret: Secret| {
-            let scopes = Scopes::from(Scope::Operator);
-            (secret.hash(), Arc::new(Caller::new(BOOTSTRAP, scopes)))
-        };
+        let operator = |name| Arc::new(Caller::new(name, Scopes::from(Scope::Operator)));
+        let bootstrap = settings.bootstrap;
         Self {
             keys,
             runtime,
-            bootstrap: settings.bootstrap.map(operator),
+            bootstrap: bootstrap.map(|secret| (secret.hash(), operator(BOOTSTRAP))),
+            anybody: operator(ANYBODY),
             limit: settings.limit,
             is_loopback: settings.is_loopback,
             arrivals: Mutex::default(),
@@ -103,10 +101,8 @@ impl Access {
             return Err(Denial::NotKnown);
         }
         if self.is_open() {
-            let caller = Caller::new(ANYBODY, Scopes::from(Scope::Operator));
             return Ok(Admission {
-                caller: Arc::new(caller),
-                is_open: true,
+                caller: Arc::clone(&self.anybody),
                 standing: None,
             });
         }
@@ -124,11 +120,7 @@ impl Access {
             *arrival = next;
             (limit, standing)
         });
-        Admission {
-            caller,
-            is_open: false,
-            standing,
-        }
+        Admission { caller, standing }
     }
 
     /// A door that stands open for as long as the process lives.

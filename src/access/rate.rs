@@ -42,18 +42,18 @@ impl RateLimit {
     /// and the first of the answer is what it is afterwards.
     pub fn charge(self, arrival: Duration, now: Duration) -> (Duration, Standing) {
         let next = arrival.max(now) + self.interval();
-        let ahead = next - now;
+        let ahead = next.saturating_sub(now);
         let window = self.window();
         if ahead > window {
             let standing = Standing {
                 is_over: true,
                 remaining: 0,
-                full_in: ahead - self.interval(),
-                next_in: ahead - window,
+                full_in: ahead.saturating_sub(self.interval()),
+                next_in: ahead.saturating_sub(window),
             };
             return (arrival, standing);
         }
-        let free = (window - ahead).as_nanos() / self.interval().as_nanos();
+        let free = window.saturating_sub(ahead).as_nanos() / self.interval().as_nanos();
         let remaining = u32::try_from(free).unwrap_or(u32::MAX);
         let standing = Standing {
             is_over: false,
@@ -62,7 +62,7 @@ impl RateLimit {
             next_in: if remaining > 0 {
                 Duration::ZERO
             } else {
-                ahead + self.interval() - window
+                (ahead + self.interval()).saturating_sub(window)
             },
         };
         (next, standing)

@@ -30,12 +30,15 @@ pub(super) struct KeyScope(pub Arc<str>);
 
 /// Lets a request through to its handler, or says why not.
 pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    // What is signed needs no other proof, and comes by whatever name the queue was told.
     if app.access.is_open()
+        && !path.starts_with(DELIVERIES)
         && let Err(problem) = comes_from_here(&app, &request)
     {
         return problem.into_response();
     }
-    if takes_key(request.uri().path()) {
+    if takes_key(path) {
         admit(&app, request, next).await
     } else {
         next.run(request).await
@@ -266,6 +269,13 @@ mod tests {
         ] {
             assert_eq!(read(values), None, "{values:?}");
         }
+    }
+
+    #[test]
+    fn when_nobody_knows_who_may_ask_it_is_worth_asking_again() {
+        let response = denied(Denial::NotKnown);
+        assert_eq!(response.status().as_u16(), 503);
+        assert!(response.headers().contains_key("retry-after"));
     }
 
     #[test]

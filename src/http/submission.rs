@@ -55,8 +55,7 @@ impl<T: Input> FromRequest<App> for Submission<T> {
             Method::POST => idempotency::key(request.headers())?,
             _ => None,
         };
-        let scope = request.extensions().get::<KeyScope>();
-        let scope = scope.map_or_else(String::new, |scope| scope.0.to_string());
+        let scope = request.extensions().get::<KeyScope>().cloned();
         let uri = request.uri().clone();
         let is_json = is_json(request.headers());
         let mut bytes = body(request, app).await?;
@@ -70,7 +69,10 @@ impl<T: Input> FromRequest<App> for Submission<T> {
         let body = json::read(&bytes)?;
         let key = match key {
             Some(key) => Some(RequestKey {
-                key: Key { scope, key },
+                key: Key {
+                    scope: scope.map_or_else(String::new, |scope| scope.0.to_string()),
+                    key,
+                },
                 fingerprint: idempotency::fingerprint(&uri, &bytes)?,
             }),
             None => None,

@@ -63,13 +63,21 @@ impl Tls {
 
     /// Looks at the files again and again, for as long as the process lives.
     pub async fn keep_fresh(self: Arc<Self>, runtime: Arc<dyn Runtime>) {
+        let mut known = None;
         loop {
             runtime.sleep(LOOK_EVERY).await;
             match self.look_again() {
-                Ok(false) => {}
-                Ok(true) => tracing::info!("the TLS certificate was read again"),
+                Ok(is_new) => {
+                    if is_new {
+                        tracing::info!("the TLS certificate was read again");
+                    }
+                    known = None;
+                }
+                // Once is enough for a file that is missing.
+                Err(fault) if known.as_ref() == Some(&fault) => {}
                 Err(fault) => {
                     tracing::error!(%fault, "the TLS certificate stays as it was");
+                    known = Some(fault);
                 }
             }
         }

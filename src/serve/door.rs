@@ -58,7 +58,7 @@ impl Door {
             Some(address) => Some(bind(address, "HOLDFAST_OPERATIONS_LISTEN").await?),
             None => None,
         };
-        let access_settings = access_settings(&settings.door, is_loopback)?;
+        let access_settings = access_settings(&settings.door, is_loopback);
         let access = Access::new(access_settings, Arc::clone(&keys), Arc::clone(runtime));
         Ok(Self {
             is_open: access.is_open(),
@@ -139,18 +139,14 @@ async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpListener
     })
 }
 
-fn access_settings(
-    settings: &DoorSettings,
-    is_loopback: bool,
-) -> Result<access::Settings, ServeError> {
+fn access_settings(settings: &DoorSettings, is_loopback: bool) -> access::Settings {
     let bootstrap = settings.bootstrap_key.as_ref();
-    let bootstrap = bootstrap.map(|secret| Secret::chosen(secret.reveal()));
     let burst = |per_second| settings.rate_burst.unwrap_or(per_second);
-    Ok(access::Settings {
-        bootstrap: bootstrap.transpose()?,
+    access::Settings {
+        bootstrap: bootstrap.map(|secret| Secret::chosen(secret.reveal())),
         limit: settings
             .rate_limit
             .and_then(|per_second| RateLimit::new(per_second, burst(per_second))),
         is_loopback,
-    })
+    }
 }

@@ -9,7 +9,7 @@ fn serve(flags: &[&str]) -> Result<Settings, String> {
         Ok(Invocation {
             task: Task::Serve(settings),
             ..
-        }) => Ok(settings),
+        }) => Ok(*settings),
         Ok(other) => panic!("{other:?}"),
         Err(error) => Err(error.to_string()),
     }

@@ -17,7 +17,7 @@ pub const SOON: Duration = Duration::from_secs(1);
 
 enum Place {
     Sqlite(TempDir),
-    Postgres(TestDatabase),
+    Postgres(Box<TestDatabase>),
 }
 
 /// A database, empty at first.
@@ -35,7 +35,7 @@ impl House {
     }
 
     pub async fn on_postgres() -> Self {
-        let house = Self(Place::Postgres(database().await));
+        let house = Self(Place::Postgres(Box::new(database().await)));
         assert!(house.run(&["migrate"]).status.success());
         house
     }

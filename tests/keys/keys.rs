@@ -2,6 +2,7 @@
 
 use crate::house::{House, PATIENCE, SOON, assert_refused, until_status};
 use crate::on_each_store;
+use crate::world::server::{ServerProcess, run};
 
 on_each_store!(
     a_key_is_known_and_revoked_within_a_second,
@@ -16,7 +17,7 @@ async fn a_key_is_known_and_revoked_within_a_second(house: House) {
     let servers: Vec<_> = (0..house.most_servers())
         .map(|_| house.start(&[]))
         .collect();
-    let nobody: Vec<_> = servers.iter().map(|server| server.client()).collect();
+    let nobody: Vec<_> = servers.iter().map(ServerProcess::client).collect();
     for client in &nobody {
         client.get_stock("A").await.expect(404);
     }
@@ -106,7 +107,7 @@ async fn the_bootstrap_key_is_an_operator_and_stored_nowhere(house: House) {
         ("HOLDFAST_BOOTSTRAP_KEY", short),
         ("HOLDFAST_DATABASE_URL", &url),
     ];
-    let refused = crate::world::server::run(&["serve"], &settings);
+    let refused = run(&["serve"], &settings);
     assert_refused(&refused, &["HOLDFAST_BOOTSTRAP_KEY", "32"]);
     assert!(!String::from_utf8_lossy(&refused.stderr).contains(short));
 }

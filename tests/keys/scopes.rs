@@ -159,7 +159,7 @@ async fn somebody_elses_hold_is_not_seen_and_not_touched(house: House) {
         for file in std::fs::read_dir(directory.path()).unwrap() {
             let bytes = std::fs::read(file.unwrap().path()).unwrap();
             for key in &keys {
-                let secret = key.secret[3..].as_bytes();
+                let secret = &key.secret.as_bytes()[3..];
                 assert!(!bytes.windows(secret.len()).any(|part| part == secret));
             }
         }
