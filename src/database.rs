@@ -39,17 +39,23 @@ pub async fn open(url: &DatabaseUrl, clock: Clock) -> Result<Database, StoreErro
 /// Opens a database that is there already, to look at it. A file that is missing is not made: a
 /// name that was mistyped would look like a database in which all is well.
 pub async fn open_existing(url: &DatabaseUrl, clock: Clock) -> Result<Database, StoreError> {
-    if let DatabaseUrl::Sqlite(address) = url {
-        let file = address
-            .trim_start_matches("sqlite:")
-            .trim_start_matches("//");
-        let file = file.split('?').next().unwrap_or_default();
-        if !Path::new(file).exists() {
-            let message = format!("there is no file {file}; set HOLDFAST_DATABASE_URL");
-            return Err(StoreError::Unavailable(message));
-        }
+    if let Some(file) = missing_file(url) {
+        let message = format!("there is no file {file}; set HOLDFAST_DATABASE_URL");
+        return Err(StoreError::Unavailable(message));
     }
     open(url, clock).await
+}
+
+/// The file that the address names and that is not there.
+pub fn missing_file(url: &DatabaseUrl) -> Option<&str> {
+    let DatabaseUrl::Sqlite(address) = url else {
+        return None;
+    };
+    let file = address
+        .trim_start_matches("sqlite:")
+        .trim_start_matches("//");
+    let file = file.split('?').next().unwrap_or_default();
+    (!Path::new(file).exists()).then_some(file)
 }
 
 /// Opens a database to serve it. An embedded one is served by one process only.

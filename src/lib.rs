@@ -1,10 +1,12 @@
 //! Holdfast holds stock for a buyer for a fixed time, sells it if the payment comes in that time,
 //! and otherwise gives it back: once, and on time.
 
+pub mod access;
 pub mod database;
 pub mod domain;
 pub mod engine;
 pub mod http;
+pub mod keys;
 pub mod lab;
 pub mod metrics;
 pub mod queue;

@@ -12,6 +12,7 @@ use holdfast::database::{self, Database};
 use holdfast::domain::{Location, Rules, Timestamp};
 use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
 use holdfast::http;
+use holdfast::keys;
 use holdfast::lab::emulator::{self, Emulator, Faults};
 use holdfast::lab::replay::{Replay, Row, read_trace};
 use holdfast::metrics::Metrics;
@@ -62,7 +63,11 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
         Task::Lab(Lab::Replay(settings)) => replay(settings).await,
         Task::Lab(Lab::Emulator(settings)) => emulate(settings).await,
         Task::Serve(settings) => {
-            serve::serve(settings).await?;
+            serve::serve(*settings).await?;
+            Ok(Ending::Well)
+        }
+        Task::Keys(task) => {
+            keys::perform(task).await?;
             Ok(Ending::Well)
         }
         Task::Openapi => {

@@ -1,5 +1,6 @@
 //! `holdfast serve`: puts the parts together, and takes them apart again in order.
 
+mod door;
 mod queue;
 mod workers;
 
@@ -8,7 +9,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::database;
@@ -20,6 +20,7 @@ use crate::settings::{CorsOrigins, Settings};
 use crate::store::StoreError;
 use crate::worker::{Consumer, Expirer, Relay};
 
+use self::door::Door;
 use self::queue::Opened;
 use self::workers::Workers;
 
@@ -30,16 +31,27 @@ pub enum ServeError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The address is not to be had.
-    #[error("cannot listen on {address}: {error}; set HOLDFAST_LISTEN to a free address")]
+    #[error("cannot listen on {address}: {error}; set {variable} to a free address")]
     Listen {
         /// Which one.
         address: SocketAddr,
+        /// The setting that names it.
+        variable: &'static str,
         /// What the system says.
         error: io::Error,
     },
     /// The queue is not to be used.
     #[error("{0}")]
     Queue(String),
+    /// Others could reach the service, and there is no key.
+    #[error(
+        "others can reach {0}, and there are no API keys; make one with `holdfast keys create`, \
+         set HOLDFAST_BOOTSTRAP_KEY, or set HOLDFAST_LISTEN to 127.0.0.1:8080"
+    )]
+    Unguarded(SocketAddr),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] http::TlsFault),
     /// The system does not let the service run.
     #[error("the service stopped: {0}")]
     Io(#[from] io::Error),
@@ -47,12 +59,10 @@ pub enum ServeError {
 
 /// Serves until SIGTERM or SIGINT; then finishes what was accepted.
 pub async fn serve(settings: Settings) -> Result<(), ServeError> {
+    door::check(&settings)?;
     let opened = database::open_for_serving(&settings.database.url).await?;
-    let listener = TcpListener::bind(settings.listen).await.map_err(|error| {
-        let address = settings.listen;
-        ServeError::Listen { address, error }
-    })?;
     let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
+    let door = Door::open(&settings, &opened.store, &runtime).await?;
     let metrics = Arc::new(Metrics::new());
     let queue = queue::open(&settings.queue, &runtime).await?;
     let engine = Engine::start(
@@ -77,19 +87,17 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
         queue,
     };
     let workers = parts.start_workers(&settings);
-    let router = http::router(
+    let api = http::api(
         parts.engine.clone(),
         Arc::clone(&parts.metrics),
         Arc::clone(&parts.runtime),
+        Arc::clone(&door.access),
         parts.http_settings(&settings),
     );
     // Before anybody is told that the service runs: whoever is told may want it to end.
     let stop_signal = stop_signal()?;
-    // The first line that says that the service can be used; whoever starts it may wait for it.
-    let address = listener.local_addr()?;
-    tracing::info!(database = %settings.database.url, "listening on http://{address}");
-    tracing::info!("without API keys it serves this machine only");
-    http::serve_until(listener, router, stop_signal, settings.shutdown).await?;
+    door.announce(&settings.database.url)?;
+    door.serve(api, stop_signal).await;
     workers.finish().await;
     parts.engine.shut_down().await;
     tracing::info!("stopped");
@@ -166,6 +174,7 @@ impl Parts {
                 queue: Arc::clone(&opened.queue),
                 deliveries: self.deliveries(opened),
             }),
+            has_operations: settings.door.operations_listen.is_some(),
             queue_state: self.queue.as_ref().map(|it| Arc::clone(&it.state)),
             roles: http::Roles {
                 api: settings.roles.api,

@@ -3,6 +3,7 @@
 //! Whoever needs a setting is handed its value; nobody else reads the environment. What makes no
 //! sense refuses to start, in one line that says what to change.
 
+mod door;
 mod emulator;
 mod queue;
 
@@ -20,6 +21,8 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 
 pub use emulator::{EmulatorSettings, FaultSettings};
 pub use queue::QueueSettings;
+
+pub use door::{ChosenSecret, CreateKey, DoorSettings, KeysTask, RevokeKey};
 
 /// Ten years; a longer hold is a mistake of units.
 const LONGEST_HOLD_SECONDS: i64 = 315_576_000;
@@ -43,13 +46,16 @@ pub struct Invocation {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Task {
     /// Serve the API, and release holds when they are due.
-    Serve(Settings),
+    Serve(Box<Settings>),
     /// Bring the database's schema up to date.
     Migrate(DatabaseSettings),
     /// Print the OpenAPI document of the API.
     Openapi,
     /// Recompute from the rows what they promise, and report every row that breaks it.
     Audit(DatabaseSettings),
+    /// Make API keys, list them and take them away.
+    #[command(subcommand)]
+    Keys(KeysTask),
     /// Look at the queue that carries expiry jobs.
     #[command(subcommand)]
     Queue(QueueTask),
@@ -225,6 +231,9 @@ pub struct Settings {
         hide_default_value = true
     )]
     pub cors_origins: CorsOrigins,
+    /// Who is let in, and how.
+    #[command(flatten)]
+    pub door: DoorSettings,
 }
 
 impl Invocation {
@@ -258,12 +267,7 @@ impl Settings {
                 self.hold_seconds, self.max_hold_seconds
             ));
         }
-        if !self.listen.ip().is_loopback() {
-            return Err("until API keys exist Holdfast serves loopback only; \
-                        set HOLDFAST_LISTEN to 127.0.0.1:8080"
-                .to_owned());
-        }
-        Ok(())
+        self.door.check()
     }
 }
 

@@ -22,21 +22,31 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["domain"]),
     ("engine", &["domain", "metrics", "store"]),
     ("worker", &["domain", "engine", "metrics", "queue", "store"]),
-    ("http", &["domain", "engine", "metrics", "queue", "store"]),
+    ("access", &["domain", "engine", "store"]),
+    (
+        "http",
+        &["access", "domain", "engine", "metrics", "queue", "store"],
+    ),
     ("database", &["settings", "store"]),
+    (
+        "keys",
+        &[
+            "access", "database", "domain", "engine", "settings", "store",
+        ],
+    ),
     ("lab", &["domain", "engine", "queue", "store", "worker"]),
     (
         "serve",
         &[
-            "database", "domain", "engine", "http", "metrics", "queue", "settings", "store",
-            "worker",
+            "access", "database", "domain", "engine", "http", "metrics", "queue", "settings",
+            "store", "worker",
         ],
     ),
     (
         "main",
         &[
-            "database", "domain", "engine", "http", "lab", "metrics", "queue", "serve", "settings",
-            "store", "worker",
+            "database", "domain", "engine", "http", "keys", "lab", "metrics", "queue", "serve",
+            "settings", "store", "worker",
         ],
     ),
 ];

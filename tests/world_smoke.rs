@@ -59,5 +59,7 @@ fn the_address_is_found_in_a_line_of_the_log() {
     ] {
         assert_eq!(listening_on(line), address);
     }
+    let encrypted = listening_on("listening on https://127.0.0.1:1");
+    assert_eq!(encrypted.as_deref(), Some("https://127.0.0.1:1"));
     assert_eq!(listening_on("listening"), None);
 }

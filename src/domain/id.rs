@@ -1,4 +1,4 @@
-//! Names of reservations and of expiry jobs.
+//! Names of reservations and of expiry jobs, and how a name is written.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,16 +43,37 @@ impl ReservationId {
 
 impl fmt::Display for ReservationId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bits = self.0.as_u128();
-        let mut encoded = [0; ENCODED_LENGTH];
-        for (place, letter) in encoded.iter_mut().rev().enumerate() {
-            let five_bits = (bits >> (5 * place)) & 31;
-            *letter = ALPHABET[five_bits as usize];
-        }
-        out.write_str(PREFIX)?;
-        // The alphabet is ASCII.
-        out.write_str(std::str::from_utf8(&encoded).unwrap_or_default())
+        write_type_id(out, PREFIX, self.0)
     }
+}
+
+/// Writes a TypeID: the prefix, which ends with `_`, and the UUID in base32.
+pub(super) fn write_type_id(out: &mut fmt::Formatter<'_>, prefix: &str, uuid: Uuid) -> fmt::Result {
+    let bits = uuid.as_u128();
+    let mut encoded = [0; ENCODED_LENGTH];
+    for (place, letter) in encoded.iter_mut().rev().enumerate() {
+        let five_bits = (bits >> (5 * place)) & 31;
+        *letter = ALPHABET[five_bits as usize];
+    }
+    out.write_str(prefix)?;
+    // The alphabet is ASCII.
+    out.write_str(std::str::from_utf8(&encoded).unwrap_or_default())
+}
+
+/// Reads a TypeID with this prefix, which ends with `_`; none if the text is no such thing.
+pub(super) fn read_type_id(prefix: &str, text: &str) -> Option<Uuid> {
+    let encoded = text.strip_prefix(prefix)?;
+    // The first character carries three bits; a larger one would not fit into 128.
+    if encoded.len() != ENCODED_LENGTH || encoded.as_bytes()[0] > b'7' {
+        return None;
+    }
+    encoded
+        .bytes()
+        .try_fold(0_u128, |bits, letter| {
+            let five_bits = ALPHABET.iter().position(|known| *known == letter)?;
+            Some(bits << 5 | five_bits as u128)
+        })
+        .map(Uuid::from_u128)
 }
 
 impl fmt::Debug for ReservationId {
@@ -65,19 +86,7 @@ impl FromStr for ReservationId {
     type Err = IdFault;
 
     fn from_str(text: &str) -> Result<Self, IdFault> {
-        let encoded = text.strip_prefix(PREFIX).ok_or(IdFault)?;
-        // The first character carries three bits; a larger one would not fit into 128.
-        if encoded.len() != ENCODED_LENGTH || encoded.as_bytes()[0] > b'7' {
-            return Err(IdFault);
-        }
-        encoded
-            .bytes()
-            .try_fold(0_u128, |bits, letter| {
-                let five_bits = ALPHABET.iter().position(|known| *known == letter)?;
-                Some(bits << 5 | five_bits as u128)
-            })
-            .map(|bits| Self(Uuid::from_u128(bits)))
-            .ok_or(IdFault)
+        read_type_id(PREFIX, text).map(Self).ok_or(IdFault)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Start at [`decide()`], the one function through which every change of a reservation or of stock
 //! goes. Everything else here is the vocabulary it speaks.
 
+mod api_key;
 mod changes;
 mod command;
 mod decide;
@@ -14,6 +15,7 @@ mod stock;
 mod text;
 mod timestamp;
 
+pub use api_key::{ApiKey, ApiKeyId, ApiKeyIdFault, KeyHash, KeyName, Scope, Scopes, ScopesFault};
 pub use changes::{
     Changes, Event, EventKind, Guard, LedgerEntry, OutboxEntry, Particulars, ReservationChange,
     StockDelta,

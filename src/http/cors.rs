@@ -8,6 +8,7 @@ use axum::http::{HeaderName, HeaderValue, Method};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::answer::REPLAYED;
+use super::guard::{RATE_LIMIT, RATE_LIMIT_POLICY};
 use super::layers::{REQUEST_ID, TRACE_PARENT};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -48,6 +49,13 @@ impl FromStr for Origin {
     }
 }
 
+/// May a page of this origin use the API?
+pub(super) fn allows(origins: &[Origin], origin: &HeaderValue) -> bool {
+    origins
+        .iter()
+        .any(|known| known.0 == "*" || known.0 == origin)
+}
+
 /// The layer that answers browsers.
 pub(super) fn layer(origins: &[Origin]) -> CorsLayer {
     let all = origins.iter().any(|origin| origin.0 == "*");
@@ -66,7 +74,14 @@ pub(super) fn layer(origins: &[Origin]) -> CorsLayer {
             REQUEST_ID,
             TRACE_PARENT,
         ])
-        .expose_headers([LOCATION, REPLAYED, RETRY_AFTER, REQUEST_ID])
+        .expose_headers([
+            LOCATION,
+            RATE_LIMIT,
+            RATE_LIMIT_POLICY,
+            REPLAYED,
+            RETRY_AFTER,
+            REQUEST_ID,
+        ])
         .max_age(MAX_AGE)
 }
 

@@ -60,8 +60,9 @@ pub(super) static UNAUTHORIZED: Kind = Kind {
     slug: "unauthorized",
     status: StatusCode::UNAUTHORIZED,
     title: "The caller is not known",
-    explanation: "The request carries no valid credential or signature.",
-    detail: "The request carries no valid key.",
+    explanation: "The request carries no key, or one that is not known or was revoked. Send \
+        `Authorization: Bearer <key>`; `holdfast keys create` makes one.",
+    detail: "The key is not known, or was revoked.",
     extras: "{}",
 };
 
@@ -69,7 +70,9 @@ pub(super) static FORBIDDEN: Kind = Kind {
     slug: "forbidden",
     status: StatusCode::FORBIDDEN,
     title: "The caller may not do this",
-    explanation: "The credential is valid, and does not reach this far.",
+    explanation: "The key is good, and lacks the scope that `detail` names. Or there are no keys \
+        yet, and the request did not come from this machine, or came from a web page that \
+        `HOLDFAST_CORS_ORIGINS` does not name.",
     detail: "The key does not have the scope `inventory`.",
     extras: "{}",
 };
@@ -199,8 +202,10 @@ pub(super) static RATE_LIMITED: Kind = Kind {
     slug: "rate-limited",
     status: StatusCode::TOO_MANY_REQUESTS,
     title: "Too many requests",
-    explanation: "Ask again after `Retry-After`.",
-    detail: "The limit is reached.",
+    explanation: "Each key may send so many requests per second, and so many at once after a rest; \
+        `RateLimit-Policy` and `RateLimit` say how it stands. Nothing has happened: ask again after \
+        `Retry-After`, with the same Idempotency-Key.",
+    detail: "This key has sent more requests than its limit allows.",
     extras: "{}",
 };
 

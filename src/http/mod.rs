@@ -8,14 +8,17 @@
 
 mod answer;
 mod bodies;
+mod connections;
 mod cors;
 mod cursor;
 mod deliveries;
 mod docs;
 mod documented;
+mod doors;
 mod events;
 mod examples;
 mod fields;
+mod guard;
 mod health;
 mod idempotency;
 mod json;
@@ -32,9 +35,8 @@ mod stock;
 mod submission;
 #[cfg(test)]
 mod tests;
+mod tls;
 
-use std::future::{Future, IntoFuture};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,19 +45,19 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::serve::ListenerExt as _;
-use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::access::Access;
 use crate::engine::{Engine, Runtime};
 use crate::metrics::Metrics;
 use crate::queue::QueueState;
+pub use connections::{Serving, serve_until};
 pub use cors::{Origin, OriginFault};
 pub use deliveries::Receiver;
 use problem::Problem;
+pub use tls::{Tls, TlsFault};
 
 /// The most bytes of a body.
 const MAX_BODY: usize = 1 << 20;
@@ -69,6 +71,8 @@ pub struct Settings {
     pub cors_origins: Vec<Origin>,
     /// How long a caller waits for an answer at most.
     pub request_timeout: Duration,
+    /// Whether readiness and figures are served on a listener of their own.
+    pub has_operations: bool,
     /// Who takes in what a queue pushes, if one is configured.
     pub receiver: Option<Receiver>,
     /// What was last seen of the queue, if one is configured.
@@ -92,6 +96,7 @@ impl Default for Settings {
             default_hold_seconds: 900,
             cors_origins: Vec::new(),
             request_timeout: Duration::from_secs(10),
+            has_operations: false,
             receiver: None,
             queue_state: None,
             roles: Roles {
@@ -108,84 +113,79 @@ struct App {
     engine: Engine,
     metrics: Arc<Metrics>,
     runtime: Arc<dyn Runtime>,
+    access: Arc<Access>,
     settings: Arc<Settings>,
 }
 
-/// The whole API, ready to be served.
-pub fn router(
+/// What is served, ready to be.
+pub struct Api {
+    /// All of it, but for what has a listener of its own.
+    pub all: Router,
+    /// Health and figures alone, for a listener that is not for callers of the API. Nobody needs a
+    /// key there.
+    pub operations: Router,
+}
+
+/// The whole API.
+pub fn api(
     engine: Engine,
     metrics: Arc<Metrics>,
     runtime: Arc<dyn Runtime>,
+    access: Arc<Access>,
     settings: Settings,
-) -> Router {
-    let cors = (!settings.cors_origins.is_empty()).then(|| cors::layer(&settings.cors_origins));
+) -> Api {
     let app = App {
         engine,
         metrics,
         runtime,
+        access,
         settings: Arc::new(settings),
     };
-    let router = if app.settings.roles.api {
-        let (operations, document) = operations().split_for_parts();
-        let document = openapi::complete(document);
-        operations.merge(docs::routes(written(&document)))
-    } else {
-        health_operations().split_for_parts().0
-    };
-    let router = router
+    let health = || OpenApiRouter::new().routes(routes!(health::live));
+    let is_api = app.settings.roles.api;
+    let mut routes = health();
+    if is_api {
+        routes = routes.merge(operations());
+    }
+    if !app.settings.has_operations {
+        routes = routes.merge(figures());
+    }
+    let mut routes = Router::from(routes);
+    if is_api {
+        routes = routes.merge(docs::routes(openapi_json()));
+    }
+    let mut all = bounded(routes, &app).layer(from_fn_with_state(app.clone(), guard::guard));
+    let origins = &app.settings.cors_origins;
+    if !origins.is_empty() {
+        all = all.layer(cors::layer(origins));
+    }
+    Api {
+        all: observed(all, &app),
+        operations: observed(bounded(health().merge(figures()).into(), &app), &app),
+    }
+}
+
+/// Answers what no route does, and what comes to no end.
+fn bounded(routes: Router<App>, app: &App) -> Router<App> {
+    routes
         .fallback(async || Problem::no_such_path())
         .method_not_allowed_fallback(other_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(CatchPanicLayer::custom(layers::panicked))
-        .layer(from_fn_with_state(app.clone(), layers::limit_time));
-    let router = match cors {
-        Some(cors) => router.layer(cors),
-        None => router,
-    };
-    router
-        .layer(from_fn_with_state(app.clone(), layers::observe))
-        .with_state(app)
+        .layer(from_fn_with_state(app.clone(), layers::limit_time))
 }
 
-/// Serves `router` until `stop` resolves; then takes no more connections and gives the requests
-/// that are under way at most `grace` to finish.
-pub async fn serve_until(
-    listener: TcpListener,
-    router: Router,
-    stop: impl Future<Output = ()> + Send + 'static,
-    grace: Duration,
-) -> io::Result<()> {
-    let stopping = Arc::new(Notify::new());
-    let stopped = Arc::clone(&stopping);
-    let stop = async move {
-        stop.await;
-        stopped.notify_one();
-    };
-    // The end of a long answer must not wait until its beginning is acknowledged.
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "a connection may be slow");
-        }
-    });
-    let serving = axum::serve(listener, router)
-        .with_graceful_shutdown(stop)
-        .into_future();
-    let out_of_time = async {
-        stopping.notified().await;
-        tokio::time::sleep(grace).await;
-    };
-    tokio::select! {
-        served = serving => served,
-        () = out_of_time => {
-            tracing::warn!("requests were still under way when the time to finish ran out");
-            Ok(())
-        }
-    }
+fn observed(routes: Router<App>, app: &App) -> Router {
+    routes
+        .layer(from_fn_with_state(app.clone(), layers::observe))
+        .with_state(app.clone())
 }
 
 /// The API document.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    openapi::complete(operations().into_openapi())
+    let health = OpenApiRouter::new().routes(routes!(health::live));
+    let all = operations().merge(health).merge(figures());
+    openapi::complete(all.into_openapi())
 }
 
 /// The API document as it is served and committed.
@@ -211,12 +211,11 @@ fn operations() -> OpenApiRouter<App> {
         .routes(routes!(stock::adjust))
         .routes(routes!(events::list))
         .routes(routes!(deliveries::deliver))
-        .merge(health_operations())
 }
 
-fn health_operations() -> OpenApiRouter<App> {
+/// What may have a listener of its own.
+fn figures() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
 }

@@ -7,7 +7,7 @@ use utoipa::openapi::{OpenApi, RefOr, Required, Schema};
 use utoipa::{OpenApi as _, ToSchema};
 
 use super::problem::FieldFault;
-use super::schemas;
+use super::{doors, schemas};
 
 /// An RFC 9457 problem. `type` is the path of a page that explains it. Which of the other members
 /// there are depends on the kind of problem.
@@ -125,9 +125,10 @@ pub(super) fn frame() -> OpenApi {
     Frame::openapi()
 }
 
-/// Adds what holds for every POST to the operations.
+/// Adds what holds for every operation, and for every POST.
 pub(super) fn complete(mut document: OpenApi) -> OpenApi {
-    // The list is empty, not absent: it is known that no credential is asked for.
+    doors::complete(&mut document);
+    // The list is empty, not absent: where an operation says nothing, no credential is asked for.
     document.security = Some(Vec::new());
     for (path, item) in &mut document.paths.paths {
         // What a queue pushes has a name of its own in it.

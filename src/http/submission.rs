@@ -11,15 +11,13 @@ use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 
+use super::guard::KeyScope;
 use super::kinds;
 use super::problem::Problem;
 use super::{App, MAX_BODY, answer, idempotency, json};
 use crate::domain::Command;
 use crate::engine::{Keyed, Reply};
 use crate::store::Key;
-
-/// Whose keys they are, as long as the service has one caller.
-const SCOPE: &str = "public";
 
 /// The most bytes that are read of a body after it was refused.
 const MAX_DISCARDED: usize = 64 << 20;
@@ -45,7 +43,7 @@ pub(super) struct Origin {
 }
 
 struct RequestKey {
-    key: String,
+    key: Key,
     fingerprint: Vec<u8>,
 }
 
@@ -57,6 +55,7 @@ impl<T: Input> FromRequest<App> for Submission<T> {
             Method::POST => idempotency::key(request.headers())?,
             _ => None,
         };
+        let scope = request.extensions().get::<KeyScope>().cloned();
         let uri = request.uri().clone();
         let is_json = is_json(request.headers());
         let mut bytes = body(request, app).await?;
@@ -70,7 +69,10 @@ impl<T: Input> FromRequest<App> for Submission<T> {
         let body = json::read(&bytes)?;
         let key = match key {
             Some(key) => Some(RequestKey {
-                key,
+                key: Key {
+                    scope: scope.map_or_else(String::new, |scope| scope.0.to_string()),
+                    key,
+                },
                 fingerprint: idempotency::fingerprint(&uri, &bytes)?,
             }),
             None => None,
@@ -159,10 +161,7 @@ impl App {
     ) -> Result<Response, Problem> {
         let path = origin.path;
         let keyed = origin.key.map(|request| Keyed {
-            key: Key {
-                scope: SCOPE.to_owned(),
-                key: request.key,
-            },
+            key: request.key,
             fingerprint: request.fingerprint,
             render: {
                 let path = Arc::clone(&path);

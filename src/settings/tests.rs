@@ -7,7 +7,7 @@ fn serve(flags: &[&str]) -> Result<Settings, String> {
         Ok(Invocation {
             task: Task::Serve(settings),
             ..
-        }) => Ok(settings),
+        }) => Ok(*settings),
         Ok(other) => panic!("{other:?}"),
         Err(error) => Err(error.to_string()),
     }
@@ -77,17 +77,25 @@ fn a_default_hold_longer_than_the_longest_is_refused() {
 }
 
 #[test]
-fn without_keys_only_loopback_is_served() {
-    for listen in ["127.0.0.1:0", "127.9.9.9:80", "[::1]:8080"] {
-        assert!(serve(&["--listen", listen]).is_ok(), "{listen}");
+fn a_bootstrap_key_is_long_and_never_shown() {
+    let long = "0123456789abcdef0123456789abcdef";
+    let settings = serve(&["--bootstrap-key", long]).unwrap();
+    assert!(!format!("{settings:?}").contains(long));
+    for short in [&long[1..], "0123456789abcdef 0123456789abcdef"] {
+        let said = refused(&["--bootstrap-key", short]);
+        assert!(said.contains("HOLDFAST_BOOTSTRAP_KEY"), "{said}");
+        assert!(said.contains("32") && !said.contains(short), "{said}");
     }
-    for listen in ["0.0.0.0:8080", "192.0.2.1:8080", "[::]:8080"] {
-        assert_eq!(
-            refused(&["--listen", listen]),
-            "error: until API keys exist Holdfast serves loopback only; \
-             set HOLDFAST_LISTEN to 127.0.0.1:8080"
-        );
+}
+
+#[test]
+fn settings_of_the_door_come_in_pairs() {
+    assert!(serve(&["--tls-cert", "a.pem", "--tls-key", "b.pem"]).is_ok());
+    assert!(serve(&["--rate-limit", "5", "--rate-burst", "10"]).is_ok());
+    for flags in [["--tls-cert", "a.pem"], ["--tls-key", "b.pem"]] {
+        assert!(refused(&flags).contains("HOLDFAST_TLS_"));
     }
+    assert!(refused(&["--rate-burst", "10"]).contains("HOLDFAST_RATE_LIMIT"));
 }
 
 #[test]

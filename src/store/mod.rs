@@ -8,6 +8,7 @@
 //! keys, reservations by id, the ledger, stock by (location, sku), fresh rows, and last the event
 //! head, one row that numbers events without gaps.
 
+mod api_keys;
 mod clock;
 pub mod memory;
 mod outbox;
@@ -19,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 
+pub use self::api_keys::ApiKeys;
 pub use self::outbox::{
     Adopted, AdoptionCursor, Claimed, ClaimedMessage, NextPublication, Outbox, OutboxDepth, Parked,
     Postponed, Published,
@@ -83,6 +85,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The expiry jobs that wait for their publication.
     fn outbox(&self) -> &dyn Outbox;
+
+    /// Who may use the API.
+    fn api_keys(&self) -> &dyn ApiKeys;
 
     /// The messages that nothing can be done with.
     fn quarantine(&self) -> &dyn Quarantine;

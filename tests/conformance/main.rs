@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod answers;
+mod api_keys;
 mod audit;
 mod claims;
 #[expect(dead_code, reason = "other tests look at the rows themselves")]
@@ -41,6 +42,9 @@ macro_rules! stores {
                 answers::answers_are_read_back_under_their_keys,
                 answers::a_later_answer_replaces_an_earlier_one,
                 answers::a_fingerprint_has_32_bytes,
+                api_keys::a_key_is_read_back_as_it_was_made,
+                api_keys::a_key_is_revoked_once_and_for_good,
+                api_keys::neither_a_key_nor_a_secret_is_stored_twice,
                 stock::rows_are_made_for_those_who_want_them,
                 stock::deltas_add_up,
                 stock::a_shelf_cannot_hold_what_is_not_there,

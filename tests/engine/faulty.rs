@@ -8,9 +8,9 @@ use holdfast::domain::{
     Changes, JobId, PaymentReference, Reservation, ReservationId, Stock, StockKey, Timestamp,
 };
 use holdfast::store::{
-    Drift, Fate, Key, LockedKeys, LockedReservations, LockedStock, NextAttempt, Outbox, Quarantine,
-    RecordedAnswer, RecordedEvent, ReservationFilter, StockFilter, Store, StoreError, Transaction,
-    TransactionId, Wait,
+    ApiKeys, Drift, Fate, Key, LockedKeys, LockedReservations, LockedStock, NextAttempt, Outbox,
+    Quarantine, RecordedAnswer, RecordedEvent, ReservationFilter, StockFilter, Store, StoreError,
+    Transaction, TransactionId, Wait,
 };
 use tokio::sync::{Notify, Semaphore};
 
@@ -258,6 +258,10 @@ impl Store for Faulty {
 
     fn outbox(&self) -> &dyn Outbox {
         self.inner.outbox()
+    }
+
+    fn api_keys(&self) -> &dyn ApiKeys {
+        self.inner.api_keys()
     }
 
     fn quarantine(&self) -> &dyn Quarantine {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use holdfast::queue::Trust;
-use reqwest::header::HeaderMap;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Url};
 use serde_json::{Value, json};
 
@@ -36,6 +36,19 @@ impl Client {
             http: http(),
             server: url.parse().unwrap(),
             key: None,
+        }
+    }
+
+    /// The same client, whose requests carry this API key.
+    pub fn holding(&self, secret: &str) -> Self {
+        let mut bearer = HeaderValue::try_from(format!("Bearer {secret}")).unwrap();
+        bearer.set_sensitive(true);
+        let http = reqwest::Client::builder()
+            .timeout(Duration::from_secs(60))
+            .default_headers(HeaderMap::from_iter([(AUTHORIZATION, bearer)]));
+        Self {
+            http: http.build().unwrap(),
+            ..self.clone()
         }
     }
 

@@ -149,10 +149,14 @@ fn pass_on(
     });
 }
 
-/// The address in a line such as `listening on http://127.0.0.1:34567`.
+/// The address in a line such as `listening on http://127.0.0.1:34567`, or https.
 pub fn listening_on(line: &str) -> Option<String> {
-    let (_, place) = line.split_once("listening on http://")?;
+    let (_, url) = line.split_once("listening on ")?;
+    let (scheme, place) = url.split_once("://")?;
     let is_place = |letter: char| letter.is_ascii_alphanumeric() || ".:[]".contains(letter);
     let end = place.find(|letter| !is_place(letter));
-    Some(format!("http://{}", &place[..end.unwrap_or(place.len())]))
+    Some(format!(
+        "{scheme}://{}",
+        &place[..end.unwrap_or(place.len())]
+    ))
 }

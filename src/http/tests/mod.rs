@@ -18,7 +18,8 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use serde_json::Value;
 use tower::ServiceExt;
 
-use super::{Settings, router};
+use super::{Settings, api};
+use crate::access::Access;
 use crate::engine::{Engine, TokioRuntime};
 use crate::metrics::Metrics;
 use shelf::Shelf;
@@ -43,12 +44,14 @@ struct Answered {
 impl Service {
     fn new(shelf: Shelf, settings: Settings) -> Self {
         let metrics = Arc::new(Metrics::new());
-        let router = router(
+        let api = api(
             Engine::without_lanes(Arc::new(shelf)),
             Arc::clone(&metrics),
             Arc::new(TokioRuntime::start()),
+            Arc::new(Access::open()),
             settings,
         );
+        let router = api.all;
         Self { router, metrics }
     }
 

@@ -11,7 +11,7 @@ use crate::domain::{
 };
 use crate::store::memory::Memory;
 use crate::store::{
-    Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
+    ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
     StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 
@@ -201,6 +201,10 @@ impl Store for Shelf {
 
     fn outbox(&self) -> &dyn Outbox {
         NOTHING.outbox()
+    }
+
+    fn api_keys(&self) -> &dyn ApiKeys {
+        NOTHING.api_keys()
     }
 
     fn quarantine(&self) -> &dyn Quarantine {

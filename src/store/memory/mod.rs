@@ -5,6 +5,7 @@
 //! writes to itself, and hands it over when it commits. Readers see what was committed, and wait
 //! for nobody. All rows are in ordered maps, so that the same calls give the same answers.
 
+mod api_keys;
 mod audit;
 mod outbox;
 mod quarantine;
@@ -19,7 +20,7 @@ use async_trait::async_trait;
 use self::rows::Rows;
 use self::transaction::MemoryTransaction;
 use super::{
-    Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
+    ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
     StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
@@ -149,6 +150,10 @@ impl Store for Memory {
         let rows = self.rows();
         let later = rows.events.iter().filter(|event| event.seq > after);
         Ok(later.take(limit).cloned().collect())
+    }
+
+    fn api_keys(&self) -> &dyn ApiKeys {
+        self
     }
 
     fn outbox(&self) -> &dyn Outbox {

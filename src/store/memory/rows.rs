@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 use crate::domain::{
-    JobId, LedgerEntry, Message, OutboxEntry, PaymentReference, Reservation, ReservationId, State,
-    Stock, StockKey, Timestamp,
+    ApiKey, ApiKeyId, JobId, LedgerEntry, Message, OutboxEntry, PaymentReference, Reservation,
+    ReservationId, State, Stock, StockKey, Timestamp,
 };
 use crate::store::{Key, QuarantineCase, RecordedAnswer, RecordedEvent};
 
@@ -40,6 +40,7 @@ pub(super) struct Rows {
     pub(super) events: Vec<RecordedEvent>,
     pub(super) answers: BTreeMap<Key, RecordedAnswer>,
     pub(super) outbox: BTreeMap<Message, OutboxRow>,
+    pub(super) api_keys: BTreeMap<ApiKeyId, ApiKey>,
     /// By number.
     pub(super) quarantine: BTreeMap<i64, QuarantineCase>,
     /// Messages that are neither published nor parked, by when they are next tried.

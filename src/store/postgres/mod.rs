@@ -3,6 +3,7 @@
 //! [`lock`] takes and reads what a batch decides on, [`transitions`] and [`mod@write`] store what it
 //! decided, [`read`] serves everybody who only looks, and [`audit`] recomputes what the rows promise.
 
+mod api_keys;
 mod audit;
 mod error;
 mod instant;
@@ -30,7 +31,7 @@ use sqlx::{Connection, Row};
 use self::error::store_error;
 use self::transaction::PostgresTransaction;
 use super::{
-    Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
+    ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
     StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
@@ -235,6 +236,10 @@ impl Store for Postgres {
 
     async fn events(&self, after: i64, limit: usize) -> Result<Vec<RecordedEvent>, StoreError> {
         read::events(self, after, limit).await
+    }
+
+    fn api_keys(&self) -> &dyn ApiKeys {
+        self
     }
 
     fn outbox(&self) -> &dyn Outbox {

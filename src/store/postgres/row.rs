@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::instant::Instant;
 use crate::domain::{
-    Event, EventKind, Line, Location, MAX_QUANTITY, Reservation, ReservationId, Sku, State, Stock,
-    StockKey, Text, Timestamp,
+    ApiKey, ApiKeyId, Event, EventKind, Line, Location, MAX_QUANTITY, Reservation, ReservationId,
+    Sku, State, Stock, StockKey, Text, Timestamp,
 };
 use crate::store::{
     Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
@@ -224,6 +224,28 @@ pub(super) fn refused_payment<const MAX: usize>(
     let name = || id.to_string();
     let payment = Fields { row, table, name }.text("payment_reference")?;
     Ok((id, payment))
+}
+
+/// A row of `api_keys`.
+pub(super) fn api_key(row: &PgRow) -> Result<ApiKey, CorruptRow> {
+    let table = "api_keys";
+    let unnamed = || "a row without a readable key".to_owned();
+    let name = unnamed;
+    let id: Uuid = Fields { row, table, name }.get("id")?;
+    let id = ApiKeyId::from_uuid(id);
+    let name = || id.to_string();
+    let fields = Fields { row, table, name };
+    let hash: &[u8] = fields.get("secret_hash")?;
+    let scopes: &str = fields.get("scopes")?;
+    let revoked_at: Option<Instant> = fields.get("revoked_at")?;
+    Ok(ApiKey {
+        id,
+        name: fields.text("name")?,
+        scopes: fields.understood("scopes", scopes.parse())?,
+        secret_hash: fields.understood("secret_hash", hash.try_into())?,
+        created_at: fields.instant("created_at")?,
+        revoked_at: revoked_at.map(|instant| instant.0),
+    })
 }
 
 /// A row of `quarantine`.

@@ -5,6 +5,7 @@
 //! about rows that are locked elsewhere never happens here. Readers have connections of their own
 //! and, in WAL mode, neither wait for the writer nor hold it up.
 
+mod api_keys;
 mod audit;
 mod error;
 mod outbox;
@@ -31,7 +32,7 @@ use sqlx::{ConnectOptions, Connection};
 use self::error::store_error;
 use self::transaction::SqliteTransaction;
 use super::{
-    Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
+    ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
     StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
@@ -228,6 +229,10 @@ impl Store for Sqlite {
 
     async fn events(&self, after: i64, limit: usize) -> Result<Vec<RecordedEvent>, StoreError> {
         read::events(&self.readers, after, limit).await
+    }
+
+    fn api_keys(&self) -> &dyn ApiKeys {
+        self
     }
 
     fn outbox(&self) -> &dyn Outbox {

@@ -9,8 +9,8 @@ use sqlx::{Decode, Row, Sqlite, Type};
 use uuid::Uuid;
 
 use crate::domain::{
-    Event, EventKind, Job, Line, MAX_LINES, MAX_QUANTITY, Message, Reservation, ReservationId,
-    State, Stock, StockKey, Text, Timestamp,
+    ApiKey, ApiKeyId, Event, EventKind, Job, Line, MAX_LINES, MAX_QUANTITY, Message, Reservation,
+    ReservationId, State, Stock, StockKey, Text, Timestamp,
 };
 use crate::store::{
     Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
@@ -287,6 +287,25 @@ pub(super) fn optional_instant(
 ) -> Result<Option<Timestamp>, CorruptRow> {
     let key = "the earliest".to_owned();
     Columns { row, table, key }.optional_instant(column)
+}
+
+/// A row of `api_keys`.
+pub(super) fn api_key(row: &SqliteRow) -> Result<ApiKey, CorruptRow> {
+    let columns = Columns {
+        row,
+        table: "api_keys",
+        key: row.try_get("id").unwrap_or_default(),
+    };
+    let hash: &[u8] = columns.value("secret_hash")?;
+    let hash = hash.try_into();
+    Ok(ApiKey {
+        id: ApiKeyId::from_uuid(columns.word("id", |id| id.parse().ok())?),
+        name: columns.text("name")?,
+        scopes: columns.word("scopes", |words| words.parse().ok())?,
+        secret_hash: hash.map_err(|fault| columns.corrupt("secret_hash", fault))?,
+        created_at: columns.instant("created_at")?,
+        revoked_at: columns.optional_instant("revoked_at")?,
+    })
 }
 
 /// A row of quarantine.
