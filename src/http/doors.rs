@@ -11,7 +11,7 @@ use super::{documented, guard, kinds};
 /// The name of the scheme in the document.
 const SCHEME: &str = "key";
 
-/// Adds the scheme, and to each operation whether it takes a key and how it says no.
+/// Adds the scheme, and to each operation whether it takes a key and how the door says no.
 pub(super) fn complete(document: &mut OpenApi) {
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
@@ -25,6 +25,9 @@ pub(super) fn complete(document: &mut OpenApi) {
         .get_or_insert_default()
         .add_security_scheme(SCHEME, SecurityScheme::Http(scheme));
     for (path, item) in &mut document.paths.paths {
+        if guard::is_signed(path) {
+            continue;
+        }
         let takes_key = guard::takes_key(path);
         for operation in operations(item) {
             refuses(operation, takes_key);

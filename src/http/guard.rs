@@ -33,7 +33,7 @@ pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) 
     let path = request.uri().path();
     // What is signed needs no other proof, and comes by whatever name the queue was told.
     if app.access.is_open()
-        && !path.starts_with(DELIVERIES)
+        && !is_signed(path)
         && let Err(problem) = comes_from_here(&app, &request)
     {
         return problem.into_response();
@@ -45,9 +45,14 @@ pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) 
     }
 }
 
+/// Is what comes here signed by its sender?
+pub(super) fn is_signed(path: &str) -> bool {
+    path.starts_with(DELIVERIES)
+}
+
 /// Does this path take a key? Routes are matched letter by letter, and so is this.
 pub(super) fn takes_key(path: &str) -> bool {
-    (path == "/v1" || path.starts_with("/v1/")) && !path.starts_with(DELIVERIES)
+    (path == "/v1" || path.starts_with("/v1/")) && !is_signed(path)
 }
 
 async fn admit(app: &App, mut request: Request, next: Next) -> Response {

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::house::{House, PATIENCE, until_status};
 use crate::on_each_store;
 use crate::world::client::Client;
-use crate::world::contract::DOCUMENT;
+use crate::world::contract::{DOCUMENT, seen};
 
 on_each_store!(
     each_operation_takes_its_scope,
@@ -114,6 +114,47 @@ async fn each_operation_takes_its_scope(house: House) {
     let both = server.client().holding(&both.secret);
     until_status(PATIENCE, 200, async || both.put_stock("A", 1).await).await;
     both.reserve_one("A", 1, 60).await.expect(201);
+}
+
+/// What the document says of the door, every operation does.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_documented_refusal_is_given() {
+    let house = House::on_sqlite();
+    let server = house.start(&[]);
+    for (id, _, request) in operations(&server.client()) {
+        let elsewhere = request.header("Host", "shop.example");
+        let answer = server.client().send(elsewhere).await;
+        assert_eq!(answer.refusal(), (403, "forbidden"), "{id}");
+    }
+    assert!(server.terminate().await.success());
+    let settings = [("HOLDFAST_RATE_LIMIT", "1"), ("HOLDFAST_RATE_BURST", "1")];
+    let (server, [operator]) = house.with_keys(["operator"], &settings);
+    for (id, takes_key, request) in operations(&server.client()) {
+        if takes_key {
+            assert_eq!(server.client().send(request).await.status, 401, "{id}");
+        }
+    }
+    for (_, takes_key, request) in operations(&operator) {
+        while takes_key {
+            let request = request.try_clone().unwrap();
+            if operator.send(request).await.status == 429 {
+                break;
+            }
+        }
+    }
+    for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            for status in [401, 403, 429] {
+                let documented = operation["responses"][status.to_string()].is_object();
+                let is_signed = path.starts_with("/v1/deliveries/");
+                let operation = format!("{method} {path}");
+                assert!(
+                    is_signed || documented == (seen(&operation, status) > 0),
+                    "{operation}: {status}"
+                );
+            }
+        }
+    }
 }
 
 /// rangelovkiril/rampme-software#100, calcom/cal.diy PR 29383: a list leaked the secret by which

@@ -635,11 +635,11 @@ async fn paths_and_queries_keep_the_rule(shop: &mut Shop) {
     // What is no HTTP gets no answer, or a refusal.
     for bytes in [
         b"\0\0\0\0\r\n\r\n".as_slice(),
-        b"GET /v1/stock/\0 HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET /v1/stock/\xff HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"POST /v1/reservations HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-        b"POST /v1/reservations HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}{}{}",
-        b"POST /v1/reservations HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        b"GET /v1/stock/\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /v1/stock/\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /v1/reservations HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/reservations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}{}{}",
+        b"POST /v1/reservations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n",
         b"GET /v1/stock/A HTTP/9.9\r\n\r\n",
     ] {
         let answer = exchange(&url, bytes).await;

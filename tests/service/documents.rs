@@ -38,7 +38,8 @@ async fn text(client: &Client, path: &str) -> (u16, String, String) {
 }
 
 /// Every operation gives each of its documented answers, as documented; the client holds each
-/// against the document. Answers of the 500s are for faults, which tests of faults meet.
+/// against the document. Answers of the 500s are for faults, which tests of faults meet, and those
+/// of the door are for whoever may not come in, whom tests of keys send.
 async fn every_documented_answer_is_given(shop: &mut Shop) {
     let client = shop.client();
     let long = "x".repeat(2 << 20);
@@ -141,7 +142,8 @@ fn missing() -> Vec<String> {
             for status in operation["responses"].as_object().unwrap().keys() {
                 let status: u16 = status.parse().unwrap();
                 let operation = format!("{method} {path}");
-                if status < 500 && seen(&operation, status) == 0 {
+                let is_of_the_door = matches!(status, 401 | 403 | 429);
+                if status < 500 && !is_of_the_door && seen(&operation, status) == 0 {
                     missing.push(format!("{operation}: {status}"));
                 }
             }

@@ -67,7 +67,8 @@ pub fn post(path: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
 
 /// Any request with a body.
 pub fn request(method: &str, path: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
-    let mut request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
+    let mut request =
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for header in headers {
         request += header;
         request += "\r\n";
