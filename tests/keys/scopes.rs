@@ -135,11 +135,9 @@ async fn every_documented_refusal_is_given() {
         }
     }
     for (_, takes_key, request) in operations(&operator) {
-        while takes_key {
-            let request = request.try_clone().unwrap();
-            if operator.send(request).await.status == 429 {
-                break;
-            }
+        if takes_key {
+            let ask = async || operator.send(request.try_clone().unwrap()).await;
+            until_status(PATIENCE, 429, ask).await;
         }
     }
     for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
