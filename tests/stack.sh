@@ -267,6 +267,15 @@ shopper() {
     done
 }
 
+# Waits until the shoppers have had this many answers.
+await_answers() {
+    for _ in {1..600}; do
+        (($(cat "$directory"/*.answers 2>/dev/null | wc -l) < $1)) || return 0
+        sleep 0.05
+    done
+    fail "the shoppers get no answers"
+}
+
 # Both instances are started anew, one after the other, while shoppers shop.
 check_rolling_restart() {
     local name number shoppers=() held other
@@ -277,6 +286,7 @@ check_rolling_restart() {
         shoppers+=($!)
     done
     for number in 1 2; do
+        await_answers $((number * 50))
         restart_instance "$number"
     done
     touch "$directory/enough"
@@ -289,6 +299,10 @@ check_rolling_restart() {
     [[ -z $other ]] || fail "not every key got its reservation: $(head -n 3 <<<"$other")"
     [[ $(cut -d' ' -f3 "$directory/answers" | sort --unique | wc -l) == "$asked" ]] ||
         fail "two keys got one reservation"
+    for number in 1 2; do
+        grep --quiet "/v1/reservations HTTP/1.1\" 201 127.0.0.1:${instance_ports[$number]} " \
+            "$directory/access.log" || fail "holdfast-$number was given nothing to do"
+    done
     held=$(call stock/TEA --fail | member held)
     [[ $held == "$asked" ]] || fail "$asked keys were answered, and $held units are held"
     again=$(awk '{ times += $4 - 1 } END { print times + 0 }' "$directory/answers")
