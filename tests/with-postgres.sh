@@ -11,6 +11,9 @@
 # Tests of servers whose clocks are wrong need `faketime`, which is installed likewise.
 set -euo pipefail
 
+# shellcheck source=tests/debian.sh
+source "$(dirname "$0")/debian.sh"
+
 fail() {
     echo "with-postgres: $1" >&2
     exit 1
@@ -44,23 +47,6 @@ programs() {
     local newest
     newest=$(find /usr/lib/postgresql -path '*/bin/initdb' 2>/dev/null | sort --version-sort | tail -n 1)
     newest=${newest:-$(command -v initdb)} && dirname "$(readlink -f "$newest")"
-}
-
-# Installs a Debian package, and keeps what apt says in a file.
-install_debian_package() {
-    local as_root=() package=$1 log=$2
-    command -v apt-get >/dev/null || return 1
-    if [[ $(id -u) != 0 ]]; then
-        # Without a terminal, sudo must not ask for a password that nobody can type.
-        as_root=(sudo)
-        [[ -t 0 ]] || as_root=(sudo --non-interactive)
-    fi
-    echo "with-postgres: installing Debian's package $package" >&2
-    {
-        "${as_root[@]}" apt-get update &&
-            "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-                apt-get install --yes --no-install-recommends "$package"
-    } >"$log" 2>&1
 }
 
 # PostgreSQL refuses to run as root; then everything that touches its files runs as somebody else,
