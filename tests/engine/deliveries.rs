@@ -171,3 +171,40 @@ async fn p2_of_ten_deliveries_at_once_one_releases() {
         assert_sound(home.store.as_ref()).await;
     }
 }
+
+/// nodejs/node PR 3512, agenda/agenda#5, mdn/kuma#6618: a delay beyond 2^31 - 1 ms fired at once,
+/// and one beyond a queue's limit was cut to nothing or refused.
+#[tokio::test]
+async fn p3_holds_of_many_days_survive_a_queue_that_cuts_delays_to_nothing() {
+    const MINUTES_PER_DAY: i64 = 24 * 60;
+    for home in homes().await {
+        let mut it = queued(&home);
+        it.shop.stock_up("A", 5).await;
+        for minutes in [
+            24 * MINUTES_PER_DAY + 20 * 60,
+            24 * MINUTES_PER_DAY + 21 * 60,
+            25 * MINUTES_PER_DAY,
+            29 * MINUTES_PER_DAY,
+            30 * MINUTES_PER_DAY,
+        ] {
+            let held = it.shop.hold("A", 1, minutes * 60).await;
+            it.relay().await;
+            assert_eq!(it.queue.messages(), [], "it waits in the outbox");
+            let next = home.store.outbox().next_publication().await.unwrap();
+            it.clock.set(next.publish_after.unwrap());
+            it.relay().await;
+            let published = it.queue.messages();
+            assert_eq!(published, [Message::first(held.job())]);
+            // The queue brings it at once instead of in seven days.
+            assert_eq!(it.deliver(published[0]).await, "rearmed", "{}", home.name);
+            assert_eq!(it.shop.state(held.id).await, State::Held);
+            it.clock.set(held.expires_at);
+            it.relay().await;
+            for message in it.queue.messages() {
+                assert_eq!(it.deliver(message).await, "expired", "{}", home.name);
+            }
+            assert_eq!(it.shop.state(held.id).await, State::Expired);
+        }
+        assert_sound(home.store.as_ref()).await;
+    }
+}

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::domain::{EventKind, State, Timestamp};
-use holdfast::engine::TokioRuntime;
+use holdfast::domain::{EventKind, Job, Message, State, Timestamp, Via};
+use holdfast::engine::{Deliveries, TokioRuntime};
 use holdfast::metrics::Heartbeat;
 use holdfast::store::Clock;
 use holdfast::worker::Expirer;
@@ -255,4 +255,85 @@ async fn p1_p11_units_that_come_free_are_sold_once_by_several_programs() {
     drop(running);
     assert_eq!(deadlocks(&home).await, 0);
     assert_sound(home.store.as_ref()).await;
+}
+
+/// A delivery, the expirer and a cancel want the same hold at once, around its deadline.
+async fn delivery_expirer_and_cancel(rounds: u16) {
+    let home = postgres_in_real_time().await;
+    let shops = shops(&home, 2).await;
+    shops[0].stock_up("A", i64::from(rounds)).await;
+    let running = expirers(&shops);
+    let mut dice = Dice(11);
+    let mut racing = Vec::new();
+    for at in 0..rounds {
+        let one = shops[usize::from(at % 2)].clone();
+        let other = shops[usize::from((at + 1) % 2)].clone();
+        let before = i64::try_from(dice.below(160)).unwrap() - 40;
+        racing.push(tokio::spawn(async move {
+            let job = one.hold("A", 1, 2).await.job();
+            let now = one.store.now().await.unwrap();
+            let wait = (job.deadline.millis_since(now) - before).max(0);
+            tokio::time::sleep(Duration::from_millis(wait.cast_unsigned())).await;
+            let deliveries = Deliveries::new(
+                other.engine.clone(),
+                Arc::clone(&other.runtime),
+                Arc::clone(&other.metrics),
+                "queue",
+            );
+            let payload = Message::first(job).payload();
+            let (cancelled, delivered) = tokio::join!(
+                one.word(cancel(job.reservation)),
+                deliveries.deliver(payload.as_bytes(), Via::Push, None),
+            );
+            (job, cancelled, delivered.unwrap().as_str())
+        }));
+    }
+    let (mut expired, mut cancelled) = (0_u16, 0_u16);
+    for race in racing {
+        let (job, cancel, delivered) = race.await.unwrap();
+        until_nothing_is_due(&shops[0]).await;
+        let state = shops[0].state(job.reservation).await;
+        let outcomes = ledger(&home, &job).await;
+        let case = format!("{job:?} is {state:?}: {cancel}, {delivered}, {outcomes:?}");
+        match state {
+            State::Expired => {
+                expired += 1;
+                assert_eq!(cancel, "too-late", "{case}");
+                assert!(["expired", "duplicate"].contains(&delivered), "{case}");
+                assert_eq!(outcomes, ["expired"], "{case}");
+            }
+            State::Cancelled => {
+                cancelled += 1;
+                assert_eq!(cancel, "cancelled", "{case}");
+                assert_eq!(delivered, "cancelled", "{case}");
+                assert_eq!(outcomes, ["cancelled"], "nobody expired it: {case}");
+            }
+            _ => panic!("{case}"),
+        }
+    }
+    drop(running);
+    assert_eq!(shops[0].on_shelf("A").await.held, 0);
+    assert_sound(home.store.as_ref()).await;
+    let ended = home.store.events(0, 100_000).await.unwrap();
+    let ends = |kind| ended.iter().filter(|it| it.event.kind == kind).count();
+    assert_eq!(ends(EventKind::Expired), usize::from(expired));
+    assert_eq!(ends(EventKind::Cancelled), usize::from(cancelled));
+}
+
+/// What the ledger says of a job.
+async fn ledger(home: &Home, job: &Job) -> Vec<String> {
+    let mut rows = home.database().connect().await;
+    let query = sqlx::query_scalar("select outcome from ledger where job_id = $1").bind(job.id());
+    query.fetch_all(&mut rows).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_a_delivery_the_expirer_and_a_cancel_have_one_winner() {
+    delivery_expirer_and_cancel(100).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes; `make soak` runs it"]
+async fn soak_p2_a_delivery_the_expirer_and_a_cancel_have_one_winner() {
+    delivery_expirer_and_cancel(1_000).await;
 }

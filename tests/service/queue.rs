@@ -1,5 +1,6 @@
 //! Holds that a queue wakes up: real processes, a real queue between them, and what goes wrong.
 
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use holdfast::queue::webhook::Secret;
@@ -10,7 +11,7 @@ use crate::books::{all, events_of};
 use crate::on_each_store;
 use crate::shop::{Shop, at_once, id, released, until};
 use crate::world::client::{Client, http};
-use crate::world::server::ServerProcess;
+use crate::world::server::{ServerProcess, run};
 
 on_each_store!(
     a_hold_comes_back_by_push,
@@ -18,6 +19,8 @@ on_each_store!(
     whatever_the_queue_does_each_hold_is_released_once,
     p7_a_queue_that_is_not_there_costs_the_grace,
     p12_killed_with_its_hands_full_of_messages_it_loses_none,
+    a_slow_queue_slows_nobody,
+    a_queue_that_wants_to_be_used_otherwise_is_refused_at_the_start,
     a_push_that_is_not_signed_is_nothing,
     each_role_does_its_part,
 );
@@ -285,4 +288,60 @@ async fn each_role_does_its_part(shop: &mut Shop) {
     .await;
     let client = shop.restart(&[]).await;
     released(&client, &held).await;
+}
+
+/// keygen-sh/keygen-api#771, LabsCrypt/remitlend#655: one endpoint that hangs delayed all others.
+async fn a_slow_queue_slows_nobody(shop: &mut Shop) {
+    let emulator = Emulator::start(&["--slow-ms", "9000"]);
+    let url = emulator.url("push");
+    let client = shop.restart(&settings(&url, "3600")).await;
+    let ids = holds(&client, 50, 600).await;
+    for id in &ids {
+        client.cancel(id, json!({})).await.expect(200);
+    }
+    // All that was answered while the first publication was not.
+    let figures = http()
+        .get(format!("{}/metrics", shop.server().url()))
+        .send()
+        .await;
+    let figures = figures.unwrap().text().await.unwrap();
+    assert!(!figures.contains("holdfast_publications_total{outcome=\"published\"}"));
+}
+
+async fn a_queue_that_wants_to_be_used_otherwise_is_refused_at_the_start(shop: &mut Shop) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!(
+        "rest+http://{}/v1?queue=expiry&mode=pull",
+        listener.local_addr().unwrap()
+    );
+    std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().unwrap();
+        let mut request = [0; 4_096];
+        let _ = connection.read(&mut request).unwrap();
+        let body = r#"{"method":"PUT","path":"/v2/enqueue","request_schema":{}}"#;
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        connection.write_all(answer.as_bytes()).unwrap();
+    });
+    drop(shop.take_server());
+    let settings = settings(&url, "3600");
+    let place = [
+        ("HOLDFAST_DATABASE_URL", shop.url()),
+        ("HOLDFAST_LISTEN", "127.0.0.1:0".to_owned()),
+    ];
+    let place: Vec<(&str, &str)> = place
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let ended = run(&["serve"], &[&place[..], &settings[..]].concat());
+    assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let last = said.lines().last().unwrap();
+    assert!(
+        last.starts_with("holdfast: the queue wants to be used otherwise") && last.contains("PUT"),
+        "{said}"
+    );
+    shop.start(&[]);
 }
