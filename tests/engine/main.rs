@@ -10,6 +10,7 @@ mod world;
 
 mod auditor;
 mod batches;
+mod consumer;
 mod deliveries;
 mod expirer;
 mod faults;

@@ -14,6 +14,7 @@ use holdfast::queue::{
 use holdfast::store::ManualClock;
 use holdfast::worker::{Expirer, Next, Relay, Worker};
 use http::HeaderMap;
+use tokio::sync::Notify;
 
 use crate::shop::{Home, RULES, Shop, settings};
 
@@ -30,6 +31,11 @@ pub struct Scripted {
     /// What it says to every publication, if it is out of order.
     pub away: Mutex<Option<Fault>>,
     accepted: Mutex<Vec<Publication>>,
+    /// What is there to be pulled.
+    pub waiting: Mutex<Vec<Delivery>>,
+    /// What was acknowledged, and told of at once.
+    acknowledged: Mutex<Vec<Receipt>>,
+    pub told: Notify,
 }
 
 impl Scripted {
@@ -43,6 +49,10 @@ impl Scripted {
 
     pub fn comes_back(&self) {
         *self.away.lock().unwrap() = None;
+    }
+
+    pub fn acknowledged(&self) -> usize {
+        self.acknowledged.lock().unwrap().len()
     }
 
     /// What it accepted since it was asked last.
@@ -85,10 +95,12 @@ impl Queue for Scripted {
     }
 
     async fn receive(&self, _: usize, _: i64) -> Result<Vec<Delivery>, Fault> {
-        Ok(Vec::new())
+        Ok(std::mem::take(&mut *self.waiting.lock().unwrap()))
     }
 
-    async fn acknowledge(&self, _: &Receipt) -> Result<(), Fault> {
+    async fn acknowledge(&self, receipt: &Receipt) -> Result<(), Fault> {
+        self.acknowledged.lock().unwrap().push(receipt.clone());
+        self.told.notify_one();
         Ok(())
     }
 
