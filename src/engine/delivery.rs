@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::metrics::gauge::Gauge;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -46,6 +47,22 @@ impl Delivered {
             Self::Rearmed => "rearmed",
             Self::Quarantined => "quarantined",
         }
+    }
+}
+
+/// Counts one that waits, until it does so no longer: also if the caller hangs up meanwhile.
+struct Waiting<'a>(&'a Gauge);
+
+impl<'a> Waiting<'a> {
+    fn begin(gauge: &'a Gauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
@@ -119,9 +136,8 @@ impl Deliveries {
             drop(slot.take());
             patience_ms -= early;
             let wait = Duration::from_millis(u64::try_from(early).unwrap_or_default());
-            self.metrics.early_deliveries_waiting.inc();
+            let _waiting = Waiting::begin(&self.metrics.early_deliveries_waiting);
             self.runtime.sleep(wait).await;
-            self.metrics.early_deliveries_waiting.dec();
         }
     }
 

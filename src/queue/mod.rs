@@ -19,7 +19,7 @@ use crate::domain::{Message, Timestamp};
 
 pub use client::{ClientFault, Trust, http_client};
 pub use fault::Fault;
-pub use state::QueueState;
+pub use state::{QueueState, Side};
 pub use webhook::Untrusted;
 
 /// One queue.

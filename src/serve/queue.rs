@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::domain::QueueRule;
 use crate::engine::Runtime;
-use crate::queue::{DeliveryMode, Findings, Queue, QueueState};
+use crate::queue::{DeliveryMode, Findings, Queue, QueueState, Side};
 use crate::settings::QueueSettings;
 
 use super::ServeError;
@@ -45,7 +45,7 @@ pub(super) async fn open(
         Ok(findings) => fits(&findings).map_err(ServeError::Queue)?,
         Err(trouble) => {
             tracing::warn!(%trouble, "the queue cannot be reached; publishing waits for it");
-            state.is_unwell(&trouble);
+            state.is_unwell(Side::Publishing, &trouble);
             let again = ask_again(Arc::clone(&queue), Arc::clone(&state), Arc::clone(runtime));
             runtime.spawn(Box::pin(again));
         }
@@ -94,11 +94,11 @@ async fn ask_again(queue: Arc<dyn Queue>, state: Arc<QueueState>, runtime: Arc<d
         match fits(&findings) {
             Ok(()) => {
                 tracing::info!("the queue can be reached");
-                state.is_well();
+                state.is_well(Side::Publishing);
             }
             Err(trouble) => {
                 tracing::error!("{trouble}");
-                state.is_unwell(&trouble);
+                state.is_unwell(Side::Publishing, &trouble);
             }
         }
         return;

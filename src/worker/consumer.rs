@@ -10,7 +10,7 @@ use super::{Next, Worker};
 use crate::domain::Via;
 use crate::engine::{Delivered, Deliveries, EngineError, Runtime};
 use crate::queue::retry::Backoff;
-use crate::queue::{Delivery, Fault, Queue, QueueState};
+use crate::queue::{Delivery, Queue, QueueState, Side};
 
 /// How many deliveries are worked on at once.
 const AT_ONCE: usize = 64;
@@ -112,15 +112,14 @@ impl Worker for Consumer {
         let received = match self.queue.receive(most, VISIBILITY_MS).await {
             Ok(received) => received,
             Err(fault) => {
-                if let Fault::Unavailable(reason) = &fault {
-                    self.state.is_unwell(reason);
-                }
+                self.state.is_unwell(Side::Pulling, &fault.to_string());
                 self.failures = self.failures.saturating_add(1);
                 tracing::warn!(%fault, "nothing could be pulled");
                 return Ok(Next::After(BACKOFF.wait(self.failures, self.random())));
             }
         };
         self.failures = 0;
+        self.state.is_well(Side::Pulling);
         let is_empty = received.is_empty();
         let mut slot = Some(first);
         for delivery in received {

@@ -8,17 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt as _;
 
 use super::{Next, Worker};
 use crate::domain::{QueueRule, Timestamp};
 use crate::engine::{EngineError, Runtime};
 use crate::metrics::{Metrics, PublicationLabel};
 use crate::queue::retry::Backoff;
-use crate::queue::{Fault, Publication, Queue, QueueState, Receipt};
-use crate::store::{AdoptionCursor, Claimed, ClaimedMessage, Parked, Postponed, Published, Store};
+use crate::queue::{Fault, Publication, Queue, QueueState, Receipt, Side};
+use crate::store::{AdoptionCursor, ClaimedMessage, Outbox, Parked, Postponed, Published, Store};
 
-/// How many messages are claimed and published together.
+/// How many messages are claimed together.
 const CLAIMED_AT_ONCE: usize = 256;
+/// How many of them the queue is told of together, and how often at once. Few together, because
+/// their delays are computed together, and should not grow old while the queue is slow with others.
+const TOLD_TOGETHER: usize = 16;
+const TOLD_AT_ONCE: usize = 4;
 /// How long they are the relay's, in milliseconds: longer than it takes to publish them when each
 /// one is answered in the last moment.
 const LEASE_MS: i64 = 60_000;
@@ -29,6 +34,8 @@ const BACKOFF: Backoff = Backoff {
     first_ms: 500,
     most_ms: 30_000,
 };
+/// The shortest wait when the queue says how long to wait.
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// The longest sleep: what other instances put into the outbox is seen within this time.
 const SAFETY_LOOK: Duration = Duration::from_millis(500);
 /// How often the outbox is measured, and up to how many messages.
@@ -54,14 +61,48 @@ pub struct Relay {
     failures: u32,
 }
 
-/// What came of a batch, by what the outbox is to be told.
+/// The clock of the database, carried on by the stopwatch. It is never behind, since the stopwatch
+/// was read first: what comes early is waited out, what comes late is late.
+#[derive(Clone, Copy)]
+struct CarriedClock {
+    now: Timestamp,
+    read_at: Duration,
+}
+
+impl CarriedClock {
+    fn now(self, runtime: &dyn Runtime) -> Timestamp {
+        let passed = runtime.elapsed().saturating_sub(self.read_at);
+        let passed_ms = i64::try_from(passed.as_millis()).unwrap_or(i64::MAX);
+        self.now.saturating_add_millis(passed_ms)
+    }
+}
+
+/// What came of messages, by what the outbox is to be told.
 #[derive(Default)]
 struct Sorted {
     published: Vec<Published>,
     postponed: Vec<Postponed>,
     parked: Vec<Parked>,
-    /// Why the queue takes nothing, if it does not.
-    unavailable: Option<String>,
+    /// Does the queue take nothing from anybody?
+    is_unavailable: bool,
+}
+
+impl Sorted {
+    fn extend(&mut self, other: Self) {
+        self.published.extend(other.published);
+        self.postponed.extend(other.postponed);
+        self.parked.extend(other.parked);
+        self.is_unavailable |= other.is_unavailable;
+    }
+
+    /// What is wrong with the queue, if it took nothing of what it might have taken.
+    fn trouble(&self) -> Option<&str> {
+        if self.published.is_empty() || self.is_unavailable {
+            self.postponed.last().map(|it| it.error.as_str())
+        } else {
+            None
+        }
+    }
 }
 
 impl Relay {
@@ -116,36 +157,31 @@ impl Relay {
         Ok(self.walk.is_some())
     }
 
-    /// Publishes a claimed batch, and tells the outbox what came of it.
-    async fn publish(&mut self, claimed: Claimed) -> Result<(), EngineError> {
-        let claimed_at = self.runtime.elapsed();
-        let now = |relay: &Self| {
-            let passed = relay.runtime.elapsed().saturating_sub(claimed_at);
-            let passed_ms = i64::try_from(passed.as_millis()).unwrap_or(i64::MAX);
-            claimed.now.saturating_add_millis(passed_ms)
-        };
-        let published_at = now(self);
-        let batch: Vec<Publication> = claimed
-            .messages
-            .iter()
-            .map(|claimed| Publication {
-                message: claimed.message,
-                delay_ms: claimed.message.job.deadline.millis_since(published_at),
-            })
+    /// Publishes what was claimed, and tells the outbox what came of it.
+    async fn publish(
+        &mut self,
+        messages: &[ClaimedMessage],
+        clock: CarriedClock,
+    ) -> Result<(), EngineError> {
+        let parts: Vec<_> = messages
+            .chunks(TOLD_TOGETHER)
+            .map(|part| self.publish_part(part, clock))
             .collect();
-        let answers = self.queue.publish(&batch, published_at).await;
-        let answered_at = now(self);
+        let mut answers = futures_util::stream::iter(parts).buffer_unordered(TOLD_AT_ONCE);
         let mut sorted = Sorted::default();
-        for (claimed, answer) in claimed.messages.iter().zip(answers) {
-            self.sort(*claimed, answer, answered_at, &mut sorted);
+        while let Some(part) = answers.next().await {
+            sorted.extend(part);
         }
-        if let Some(reason) = &sorted.unavailable {
-            self.state.is_unwell(reason);
-            self.failures = self.failures.saturating_add(1);
+        drop(answers);
+        match sorted.trouble() {
+            Some(trouble) => self.state.is_unwell(Side::Publishing, trouble),
+            None => self.state.is_well(Side::Publishing),
+        }
+        self.failures = if sorted.is_unavailable {
+            self.failures.saturating_add(1)
         } else {
-            self.state.is_well();
-            self.failures = 0;
-        }
+            0
+        };
         self.count("published", sorted.published.len());
         self.count("postponed", sorted.postponed.len());
         self.count("parked", sorted.parked.len());
@@ -159,6 +195,33 @@ impl Relay {
         };
         marked.await.map_err(Arc::new)?;
         Ok(())
+    }
+
+    /// Tells the queue of a few messages, each with the delay that is left to it now.
+    async fn publish_part(&self, messages: &[ClaimedMessage], clock: CarriedClock) -> Sorted {
+        let told_at = clock.now(self.runtime.as_ref());
+        let batch: Vec<Publication> = messages
+            .iter()
+            .map(|claimed| Publication {
+                message: claimed.message,
+                delay_ms: claimed.message.job.deadline.millis_since(told_at),
+            })
+            .collect();
+        let answers = self.queue.publish(&batch, told_at).await;
+        let answered_at = clock.now(self.runtime.as_ref());
+        let mut sorted = Sorted::default();
+        for (claimed, answer) in messages.iter().zip(answers) {
+            self.sort(*claimed, answer, answered_at, &mut sorted);
+        }
+        sorted
+    }
+
+    /// With nothing to publish by which to find out, asks the queue itself whether it is back.
+    async fn ask(&mut self) {
+        if self.queue.check().await.is_ok() {
+            self.state.is_well(Side::Publishing);
+            self.failures = 0;
+        }
     }
 
     fn sort(
@@ -190,10 +253,11 @@ impl Relay {
                 });
                 return;
             }
-            Fault::RetryAfter { wait, .. } => wait,
+            // One that wants to be asked again at once, and says no again, is not to be hammered.
+            Fault::RetryAfter { wait, .. } => wait.max(LEAST_PATIENCE),
             Fault::Backoff(_) => BACKOFF.wait(attempt, self.random()),
-            Fault::Unavailable(reason) => {
-                sorted.unavailable = Some(reason);
+            Fault::Unavailable(_) => {
+                sorted.is_unavailable = true;
                 BACKOFF.wait(self.failures + 1, self.random())
             }
         };
@@ -241,6 +305,15 @@ impl Relay {
     }
 }
 
+/// Does nothing wait that could be tried within the longest backoff?
+async fn is_idle(outbox: &dyn Outbox) -> Result<bool, EngineError> {
+    let next = outbox.next_publication().await.map_err(Arc::new)?;
+    let most_ms = i64::try_from(BACKOFF.most_ms).unwrap_or(i64::MAX);
+    Ok(next
+        .publish_after
+        .is_none_or(|at| at.millis_since(next.now) > most_ms))
+}
+
 #[async_trait]
 impl Worker for Relay {
     fn name(&self) -> &'static str {
@@ -258,11 +331,16 @@ impl Worker for Relay {
         };
         let store = Arc::clone(&self.store);
         let outbox = store.outbox();
+        let read_at = self.runtime.elapsed();
         let claimed = outbox.claim(limit, LEASE_MS).await.map_err(Arc::new)?;
         self.count("skipped", claimed.skipped);
         let found = claimed.messages.len() + claimed.skipped;
         if !claimed.messages.is_empty() {
-            self.publish(claimed).await?;
+            let now = claimed.now;
+            let clock = CarriedClock { now, read_at };
+            self.publish(&claimed.messages, clock).await?;
+        } else if self.failures > 0 && is_idle(outbox).await? {
+            self.ask().await;
         }
         if self.failures > 0 {
             return Ok(Next::After(BACKOFF.wait(self.failures, self.random())));

@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use holdfast::domain::{
-    Changes, JobId, PaymentReference, Reservation, ReservationId, Stock, StockKey, Timestamp,
+    Changes, JobId, PaymentReference, QueueRule, Reservation, ReservationId, Stock, StockKey,
+    Timestamp,
 };
 use holdfast::store::{
-    ApiKeys, Drift, Fate, Key, LockedKeys, LockedReservations, LockedStock, NextAttempt, Outbox,
-    Quarantine, RecordedAnswer, RecordedEvent, ReservationFilter, StockFilter, Store, StoreError,
-    Transaction, TransactionId, Wait,
+    Adopted, AdoptionCursor, ApiKeys, Claimed, Drift, Fate, Key, LockedKeys, LockedReservations,
+    LockedStock, ManualClock, NextAttempt, NextPublication, Outbox, OutboxDepth, Parked, Postponed,
+    Published, Quarantine, RecordedAnswer, RecordedEvent, ReservationFilter, StockFilter, Store,
+    StoreError, Transaction, TransactionId, Wait,
 };
 use tokio::sync::{Notify, Semaphore};
 
@@ -97,6 +99,8 @@ pub struct Plan {
     fates: Mutex<VecDeque<Fate>>,
     steps: Mutex<Vec<Step>>,
     gate: Mutex<Option<(Step, Arc<Gate>)>>,
+    /// The answers to claims take so long.
+    slow_claims: Mutex<Option<(Arc<ManualClock>, i64)>>,
 }
 
 /// Where a batch waits until it is let through.
@@ -150,6 +154,10 @@ impl Plan {
         if let Some((_, gate)) = self.gate.lock().unwrap().take() {
             gate.open.close();
         }
+    }
+
+    pub fn slow_claims(&self, clock: &Arc<ManualClock>, took_ms: i64) {
+        *self.slow_claims.lock().unwrap() = Some((Arc::clone(clock), took_ms));
     }
 
     async fn reach(&self, step: Step) -> Option<Fault> {
@@ -257,7 +265,7 @@ impl Store for Faulty {
     }
 
     fn outbox(&self) -> &dyn Outbox {
-        self.inner.outbox()
+        self
     }
 
     fn api_keys(&self) -> &dyn ApiKeys {
@@ -270,6 +278,47 @@ impl Store for Faulty {
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
         self.inner.audit().await
+    }
+}
+
+#[async_trait]
+impl Outbox for Faulty {
+    async fn claim(&self, limit: usize, lease_ms: i64) -> Result<Claimed, StoreError> {
+        let claimed = self.inner.outbox().claim(limit, lease_ms).await;
+        if let Some((clock, took_ms)) = &*self.plan.slow_claims.lock().unwrap() {
+            clock.advance(*took_ms);
+        }
+        claimed
+    }
+
+    async fn mark_published(&self, done: &[Published], queue: &str) -> Result<usize, StoreError> {
+        self.inner.outbox().mark_published(done, queue).await
+    }
+
+    async fn retry_later(&self, postponed: &[Postponed]) -> Result<usize, StoreError> {
+        self.inner.outbox().retry_later(postponed).await
+    }
+
+    async fn park(&self, parked: &[Parked]) -> Result<usize, StoreError> {
+        self.inner.outbox().park(parked).await
+    }
+
+    async fn adopt(
+        &self,
+        queue: &str,
+        rule: QueueRule,
+        limit: usize,
+        after: Option<AdoptionCursor>,
+    ) -> Result<Adopted, StoreError> {
+        self.inner.outbox().adopt(queue, rule, limit, after).await
+    }
+
+    async fn next_publication(&self) -> Result<NextPublication, StoreError> {
+        self.inner.outbox().next_publication().await
+    }
+
+    async fn depth(&self, limit: usize) -> Result<OutboxDepth, StoreError> {
+        self.inner.outbox().depth(limit).await
     }
 }
 

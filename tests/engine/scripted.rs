@@ -11,13 +11,15 @@ use holdfast::queue::{
     Delivery, DeliveryMode, Fault, Findings, Limits, Publication, Queue, QueueState, Receipt,
     Untrusted,
 };
-use holdfast::store::ManualClock;
-use holdfast::worker::{Expirer, Next, Relay, Worker};
+use holdfast::store::{ManualClock, Store};
+use holdfast::worker::{Consumer, Expirer, Next, Relay, Worker};
 use http::HeaderMap;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::shop::{Home, RULES, Shop, settings};
 
+/// How many publications the queue has in its hands at once, as the first driver's.
+const AT_ONCE: usize = 64;
 /// Seven days, as the first driver's queue.
 pub const MAX_DELAY_MS: i64 = 604_800_000;
 /// After this long the sweep releases what no queue brought.
@@ -30,15 +32,54 @@ pub struct Scripted {
     pub script: Mutex<VecDeque<Fault>>,
     /// What it says to every publication, if it is out of order.
     pub away: Mutex<Option<Fault>>,
+    /// What it says to every publication, though it answers questions.
+    pub refuses_us: Mutex<Option<Fault>>,
     accepted: Mutex<Vec<Publication>>,
+    /// How long it takes for as many publications as it has in its hands at once, if it is slow.
+    pub slow: Mutex<Option<(Arc<ManualClock>, i64)>>,
+    /// By how much, in milliseconds, each publication will come after its deadline.
+    pub too_late: Mutex<Vec<i64>>,
+    /// It has what it was given, and answers nothing before it has this permit.
+    pub gate: Mutex<Option<Arc<Semaphore>>>,
     /// What is there to be pulled.
     pub waiting: Mutex<Vec<Delivery>>,
+    /// What it says to the next pulls; afterwards it gives what is there.
+    pub refuses_pulls: Mutex<VecDeque<Fault>>,
     /// What was acknowledged, and told of at once.
     acknowledged: Mutex<Vec<Receipt>>,
     pub told: Notify,
+    /// What was rejected.
+    pub rejected: Mutex<Vec<Receipt>>,
 }
 
 impl Scripted {
+    /// Waits at the gate, if there is one.
+    async fn pass_gate(&self) {
+        let gate = self.gate.lock().unwrap().clone();
+        if let Some(gate) = gate {
+            gate.acquire().await.unwrap().forget();
+        }
+    }
+
+    /// Begins to send these: time passes, if it is slow.
+    async fn send(&self, batch: &[Publication]) {
+        let slow = self.slow.lock().unwrap().clone();
+        let Some((clock, took_ms)) = slow else {
+            return;
+        };
+        let sent_at = clock.now();
+        let too_late = |it: &Publication| {
+            let left_ms = it.message.job.deadline.millis_since(sent_at);
+            it.delay_ms.max(0) - left_ms.max(0)
+        };
+        self.too_late
+            .lock()
+            .unwrap()
+            .extend(batch.iter().map(too_late));
+        tokio::task::yield_now().await;
+        clock.set(clock.now().max(sent_at.saturating_add_millis(took_ms)));
+    }
+
     pub fn says(&self, fault: Fault) {
         self.script.lock().unwrap().push_back(fault);
     }
@@ -81,8 +122,12 @@ impl Queue for Scripted {
     }
 
     async fn publish(&self, batch: &[Publication], _: Timestamp) -> Vec<Result<Receipt, Fault>> {
+        for some in batch.chunks(AT_ONCE) {
+            self.send(some).await;
+        }
         let answer = |publication: &Publication| {
-            if let Some(fault) = self.away.lock().unwrap().clone() {
+            let away = self.away.lock().unwrap().clone();
+            if let Some(fault) = away.or_else(|| self.refuses_us.lock().unwrap().clone()) {
                 return Err(fault);
             }
             if let Some(fault) = self.script.lock().unwrap().pop_front() {
@@ -91,10 +136,15 @@ impl Queue for Scripted {
             self.accepted.lock().unwrap().push(*publication);
             Ok(Receipt(publication.message.key()))
         };
-        batch.iter().map(answer).collect()
+        let answers = batch.iter().map(answer).collect();
+        self.pass_gate().await;
+        answers
     }
 
     async fn receive(&self, _: usize, _: i64) -> Result<Vec<Delivery>, Fault> {
+        if let Some(fault) = self.refuses_pulls.lock().unwrap().pop_front() {
+            return Err(fault);
+        }
         Ok(std::mem::take(&mut *self.waiting.lock().unwrap()))
     }
 
@@ -104,7 +154,8 @@ impl Queue for Scripted {
         Ok(())
     }
 
-    async fn reject(&self, _: &Receipt) -> Result<(), Fault> {
+    async fn reject(&self, receipt: &Receipt) -> Result<(), Fault> {
+        self.rejected.lock().unwrap().push(receipt.clone());
         Ok(())
     }
 
@@ -117,14 +168,27 @@ impl Queue for Scripted {
     }
 
     async fn check(&self) -> Result<Findings, Fault> {
-        Ok(Findings::default())
+        match self.away.lock().unwrap().clone() {
+            Some(fault) => Err(fault),
+            None => Ok(Findings::default()),
+        }
     }
 }
 
-/// A runtime in which a sleep is over at once, and has moved the clock that decides.
+/// What it means to sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sleep {
+    /// It is over at once, and has moved the clock that decides.
+    MovesTheClock,
+    /// It never ends.
+    ForEver,
+}
+
+/// A runtime whose stopwatch is the clock that decides.
 pub struct ByHand {
     clock: Arc<ManualClock>,
     began: Timestamp,
+    sleep: Sleep,
 }
 
 impl Runtime for ByHand {
@@ -133,6 +197,9 @@ impl Runtime for ByHand {
     }
 
     fn sleep(&self, duration: Duration) -> Task {
+        if self.sleep == Sleep::ForEver {
+            return Box::pin(std::future::pending());
+        }
         let clock = Arc::clone(&self.clock);
         Box::pin(async move {
             tokio::task::yield_now().await;
@@ -158,13 +225,22 @@ pub struct Loop {
     pub sweep: Expirer,
     pub deliveries: Deliveries,
     pub clock: Arc<ManualClock>,
+    /// What was last seen of the queue.
+    pub state: Arc<QueueState>,
+    pub runtime: Arc<dyn Runtime>,
 }
 
 pub fn queued(home: &Home) -> Loop {
+    queued_on(&home.store, &home.clock, Sleep::MovesTheClock)
+}
+
+pub fn queued_on(store: &Arc<dyn Store>, clock: &Arc<ManualClock>, sleep: Sleep) -> Loop {
     let runtime: Arc<dyn Runtime> = Arc::new(ByHand {
-        clock: Arc::clone(&home.clock),
-        began: home.clock.now(),
+        clock: Arc::clone(clock),
+        began: clock.now(),
+        sleep,
     });
+    let state = Arc::new(QueueState::default());
     let rules = Rules {
         queue: Some(QueueRule {
             max_delay_ms: MAX_DELAY_MS,
@@ -175,14 +251,14 @@ pub fn queued(home: &Home) -> Loop {
         rules,
         ..settings(1)
     };
-    let shop = Shop::open_with(&home.store, Arc::clone(&runtime), settings);
+    let shop = Shop::open_with(store, Arc::clone(&runtime), settings);
     let queue = Arc::new(Scripted::default());
     Loop {
         relay: Relay::new(
-            Arc::clone(&home.store),
+            Arc::clone(store),
             queue.clone(),
             "scripted".to_owned(),
-            Arc::new(QueueState::default()),
+            Arc::clone(&state),
             Arc::clone(&runtime),
             Arc::clone(&shop.metrics),
             GRACE,
@@ -190,13 +266,15 @@ pub fn queued(home: &Home) -> Loop {
         sweep: Expirer::sweep(shop.engine.clone(), Arc::clone(&runtime), GRACE, GRACE),
         deliveries: Deliveries::new(
             shop.engine.clone(),
-            runtime,
+            Arc::clone(&runtime),
             Arc::clone(&shop.metrics),
             "scripted",
         ),
         shop,
         queue,
-        clock: Arc::clone(&home.clock),
+        clock: Arc::clone(clock),
+        state,
+        runtime,
     }
 }
 
@@ -222,6 +300,16 @@ impl Loop {
             }
             self.clock.advance(left_ms.min(100));
         }
+    }
+
+    /// A worker that pulls.
+    pub fn consumer(&self) -> Consumer {
+        Consumer::new(
+            self.queue.clone(),
+            self.deliveries.clone(),
+            Arc::clone(&self.state),
+            Arc::clone(&self.runtime),
+        )
     }
 
     /// Delivers a message, and says in one word what came of it.

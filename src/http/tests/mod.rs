@@ -4,6 +4,7 @@
 mod answers;
 mod bad_addresses;
 mod bad_input;
+mod deliveries;
 mod reads;
 mod service;
 mod shelf;
