@@ -96,8 +96,9 @@ impl Deliveries {
             Ok(job) => self.perform(job, payload, via, slot).await?,
             Err(fault) => {
                 // What has no name of its own is known by what it is.
-                let name = format!("sha256:{:x?}", Sha256::digest(payload));
-                let name = name.replace(['[', ']', ',', ' '], "");
+                let digest = Sha256::digest(payload);
+                let hex: Vec<String> = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+                let name = format!("sha256:{}", hex.concat());
                 self.quarantine(name, payload, fault.to_string()).await?
             }
         };

@@ -151,6 +151,8 @@ async fn p12_what_is_no_job_goes_into_quarantine_once() {
         assert!(cases.iter().all(|case| case.attempts == 2));
         assert_eq!(cases[0].sighting.key, unknown.job.id());
         assert_eq!(cases[1].sighting.payload, b"\0 no json");
+        let name = "sha256:46cc2139667541763dfeeef07460bcf141fc64fbdd29116cc02e2052cde342c8";
+        assert_eq!(cases[1].sighting.key, name, "as `sha256sum` says");
         assert_sound(home.store.as_ref()).await;
     }
 }
