@@ -18,6 +18,13 @@ pub trait Runtime: Send + Sync + 'static {
     fn elapsed(&self) -> Duration;
     /// Fills `bytes` with randomness that nobody can guess.
     fn fill_random(&self, bytes: &mut [u8]);
+
+    /// A random number, for jitter.
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill_random(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
 }
 
 /// The runtime of a real process: tokio's tasks and timers, the system's randomness.

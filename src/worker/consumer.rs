@@ -69,12 +69,6 @@ impl Consumer {
             drop(under_way);
         }));
     }
-
-    fn random(&self) -> u64 {
-        let mut bytes = [0; 8];
-        self.runtime.fill_random(&mut bytes);
-        u64::from_le_bytes(bytes)
-    }
 }
 
 /// Acknowledges a delivery when what it asked for is committed. Otherwise the queue brings it
@@ -115,7 +109,9 @@ impl Worker for Consumer {
                 self.state.is_unwell(Side::Pulling, &fault.to_string());
                 self.failures = self.failures.saturating_add(1);
                 tracing::warn!(%fault, "nothing could be pulled");
-                return Ok(Next::After(BACKOFF.wait(self.failures, self.random())));
+                return Ok(Next::After(
+                    BACKOFF.wait(self.failures, self.runtime.random()),
+                ));
             }
         };
         self.failures = 0;

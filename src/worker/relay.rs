@@ -255,10 +255,10 @@ impl Relay {
             }
             // One that wants to be asked again at once, and says no again, is not to be hammered.
             Fault::RetryAfter { wait, .. } => wait.max(LEAST_PATIENCE),
-            Fault::Backoff(_) => BACKOFF.wait(attempt, self.random()),
+            Fault::Backoff(_) => BACKOFF.wait(attempt, self.runtime.random()),
             Fault::Unavailable(_) => {
                 sorted.is_unavailable = true;
-                BACKOFF.wait(self.failures + 1, self.random())
+                BACKOFF.wait(self.failures + 1, self.runtime.random())
             }
         };
         let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
@@ -296,12 +296,6 @@ impl Relay {
             let counter = self.metrics.publications.get_or_create(&label);
             counter.inc_by(u64::try_from(messages).unwrap_or(u64::MAX));
         }
-    }
-
-    fn random(&self) -> u64 {
-        let mut bytes = [0; 8];
-        self.runtime.fill_random(&mut bytes);
-        u64::from_le_bytes(bytes)
     }
 }
 
@@ -343,7 +337,9 @@ impl Worker for Relay {
             self.ask().await;
         }
         if self.failures > 0 {
-            return Ok(Next::After(BACKOFF.wait(self.failures, self.random())));
+            return Ok(Next::After(
+                BACKOFF.wait(self.failures, self.runtime.random()),
+            ));
         }
         if found >= limit || is_walking {
             return Ok(Next::Again);

@@ -178,12 +178,6 @@ impl App {
         self.clock.in_process()
     }
 
-    fn random(&self) -> u64 {
-        let mut bytes = [0; 8];
-        self.runtime.fill_random(&mut bytes);
-        u64::from_le_bytes(bytes)
-    }
-
     // Nothing that holds one of the locks panics halfway through a change.
     fn backlog(&self) -> MutexGuard<'_, Backlog> {
         self.backlog.lock().unwrap_or_else(PoisonError::into_inner)

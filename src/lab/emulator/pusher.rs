@@ -120,7 +120,7 @@ async fn attempt(app: &App, subscriber: &Subscriber, handed: Handed) {
         }
         Err(_) => ("lost".to_owned(), None),
     };
-    let wait = asked.unwrap_or_else(|| BACKOFF.wait(handed.attempts, app.random()));
+    let wait = asked.unwrap_or_else(|| BACKOFF.wait(handed.attempts, app.runtime.random()));
     let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
     let mut backlog = app.backlog();
     backlog.count_answer(&answer);
