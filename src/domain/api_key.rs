@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
-use super::id::{read_type_id, write_type_id};
+use super::id::{read_type_id, uuid_of, write_type_id};
 use super::{Text, Timestamp};
 
 /// What a key is for, in the words of whoever made it.
@@ -47,8 +47,7 @@ const PREFIX: &str = "key_";
 impl ApiKeyId {
     /// A new name. `now` is the instant of creation, so that names sort by age.
     pub fn new(now: Timestamp, entropy: [u8; 10]) -> Self {
-        let millis = u64::try_from(now.as_millis()).unwrap_or_default();
-        Self(uuid::Builder::from_unix_timestamp_millis(millis, &entropy).into_uuid())
+        Self(uuid_of(now, entropy))
     }
 
     /// The name that the database holds as `uuid`.

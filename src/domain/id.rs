@@ -22,12 +22,17 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// 26 characters of five bits carry the 128 bits of a UUID, with two to spare.
 const ENCODED_LENGTH: usize = 26;
 
+/// A UUIDv7 of this instant.
+pub(super) fn uuid_of(now: Timestamp, entropy: [u8; 10]) -> Uuid {
+    let millis = u64::try_from(now.as_millis()).unwrap_or_default();
+    uuid::Builder::from_unix_timestamp_millis(millis, &entropy).into_uuid()
+}
+
 impl ReservationId {
     /// A new name. `now` is the instant of creation, so that names sort by age; `entropy` is
     /// random, so that nobody guesses the next one.
     pub fn new(now: Timestamp, entropy: [u8; 10]) -> Self {
-        let millis = u64::try_from(now.as_millis()).unwrap_or_default();
-        Self(uuid::Builder::from_unix_timestamp_millis(millis, &entropy).into_uuid())
+        Self(uuid_of(now, entropy))
     }
 
     /// The name that the database holds as `uuid`.
