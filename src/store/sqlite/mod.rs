@@ -41,6 +41,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
 /// How long a batch waits for its turn, behind other batches and behind other processes.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause before a connection is tried again that another one stood in the way of.
+const RETRY: Duration = Duration::from_millis(10);
 /// Connections for reads.
 const READERS: u32 = 4;
 
@@ -81,10 +83,7 @@ impl Sqlite {
             // A long read keeps the log from being reused; this is what it shrinks back to.
             .pragma("journal_size_limit", "67108864")
             .disable_statement_logging();
-        let writer = pool(1)
-            .connect_with(options.clone().pragma("cache_size", "-8192"))
-            .await
-            .map_err(store_error)?;
+        let writer = first_connection(options.clone().pragma("cache_size", "-8192")).await?;
         migrate(&writer).await?;
         let readers = pool(READERS)
             .connect_with(options.clone().pragma("query_only", "ON"))
@@ -131,6 +130,24 @@ impl Sqlite {
         self.readers.close().await;
         self.writer.close().await;
     }
+}
+
+/// The connection that turns a new file to WAL. Of two that do so at once SQLite refuses one
+/// without waiting, since each would wait for the other; so it is this one that tries again.
+async fn first_connection(options: SqliteConnectOptions) -> Result<SqlitePool, StoreError> {
+    let connecting = async {
+        loop {
+            let connected = pool(1).connect_with(options.clone()).await;
+            match connected.map_err(store_error) {
+                Err(StoreError::Contended(_)) => tokio::time::sleep(RETRY).await,
+                settled => return settled,
+            }
+        }
+    };
+    let in_use = |_| StoreError::Contended("another process keeps the file busy".to_owned());
+    tokio::time::timeout(PATIENCE, connecting)
+        .await
+        .map_err(in_use)?
 }
 
 /// Connections that live as long as the store does.
