@@ -170,9 +170,8 @@ impl Parts {
                 .filter_map(|origin| origin.parse().ok())
                 .collect(),
             request_timeout: settings.request_timeout,
-            receiver: self.queue.as_ref().map(|opened| http::Receiver {
-                queue: Arc::clone(&opened.queue),
-                deliveries: self.deliveries(opened),
+            receiver: self.queue.as_ref().map(|opened| {
+                http::Receiver::new(Arc::clone(&opened.queue), self.deliveries(opened))
             }),
             has_operations: settings.door.operations_listen.is_some(),
             queue_state: self.queue.as_ref().map(|it| Arc::clone(&it.state)),

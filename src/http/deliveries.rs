@@ -1,34 +1,72 @@
 //! Deliveries that a queue pushes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::{FromRequest, Path, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::documented::documented;
 use super::problem::Problem;
+use super::submission::complete_body;
 use super::{App, answer, kinds};
 use crate::domain::Via;
 use crate::engine::Deliveries;
-use crate::queue::Queue;
+use crate::queue::{Queue, Untrusted};
 use crate::store::Clock;
 
 documented!(DeliveryProblems: &[
+    &kinds::MALFORMED_REQUEST,
     &kinds::UNAUTHORIZED,
     &kinds::NOT_FOUND,
+    &kinds::REQUEST_TIMEOUT,
     &kinds::PAYLOAD_TOO_LARGE,
 ]);
+
+/// How often the log says that pushes are not trusted: a wrong secret makes each one say so, and
+/// anybody can send what is none.
+const DOUBTS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// Who takes pushes in.
 #[derive(Clone)]
 pub struct Receiver {
     /// The queue that pushes, by which a push is known.
-    pub queue: Arc<dyn Queue>,
+    queue: Arc<dyn Queue>,
     /// What is done with what it pushes.
-    pub deliveries: Deliveries,
+    deliveries: Deliveries,
+    /// When the log may next say that a push was not trusted, by the runtime's stopwatch.
+    next_doubt: Arc<Mutex<Duration>>,
+}
+
+impl Receiver {
+    /// Takes in what `queue` pushes.
+    pub fn new(queue: Arc<dyn Queue>, deliveries: Deliveries) -> Self {
+        Self {
+            queue,
+            deliveries,
+            next_doubt: Arc::default(),
+        }
+    }
+
+    /// Counts what is not signed as it should be, and now and then says so.
+    fn doubt(&self, untrusted: Untrusted, app: &App) -> Problem {
+        app.metrics.forged_deliveries.inc();
+        let now = app.runtime.elapsed();
+        let mut next_doubt = self
+            .next_doubt
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *next_doubt <= now {
+            *next_doubt = now + DOUBTS_TOLD_EVERY;
+            tracing::warn!(
+                reason = %untrusted,
+                "a push was refused; if the queue sent it, HOLDFAST_QUEUE_SECRET is not its secret"
+            );
+        }
+        Problem::new(&kinds::UNAUTHORIZED, untrusted.to_string())
+    }
 }
 
 impl std::fmt::Debug for Receiver {
@@ -92,23 +130,19 @@ pub(super) async fn deliver(
         .filter(|receiver| receiver.queue.name() == queue)
         .ok_or_else(Problem::no_such_path)?;
     let headers = request.headers().clone();
-    let too_large = || Problem::new(&kinds::PAYLOAD_TOO_LARGE, kinds::PAYLOAD_TOO_LARGE.detail);
-    let body = Bytes::from_request(request, &())
-        .await
-        .map_err(|_| too_large())?;
-    if body.len() > receiver.queue.limits().max_payload_bytes {
-        return Err(too_large());
+    let body = complete_body(request, &app).await?;
+    let most = receiver.queue.limits().max_payload_bytes;
+    if body.len() > most {
+        let detail = format!("A message has at most {most} bytes.");
+        return Err(Problem::new(&kinds::PAYLOAD_TOO_LARGE, detail));
     }
     // The tolerance is minutes, so the clock of the process is good enough, and what is not signed
     // costs the database nothing.
     let now = Clock::Database.in_process();
-    let payload = match receiver.queue.authenticate(&headers, &body, now) {
-        Ok(payload) => payload,
-        Err(untrusted) => {
-            app.metrics.forged_deliveries.inc();
-            return Err(Problem::new(&kinds::UNAUTHORIZED, untrusted.to_string()));
-        }
-    };
+    let payload = receiver
+        .queue
+        .authenticate(&headers, &body, now)
+        .map_err(|untrusted| receiver.doubt(untrusted, &app))?;
     let deliveries = &receiver.deliveries;
     let delivered = deliveries.deliver(&payload, Via::Push, None).await?;
     answer::ok(&DeliveryBody {

@@ -14,6 +14,7 @@ use super::kinds::{self, Kind};
 /// What a body can have wrong with it.
 pub(super) const CHANGED: &[&Kind] = &[
     &kinds::MALFORMED_REQUEST,
+    &kinds::REQUEST_TIMEOUT,
     &kinds::PAYLOAD_TOO_LARGE,
     &kinds::UNSUPPORTED_MEDIA_TYPE,
     &kinds::VALIDATION,
@@ -22,6 +23,7 @@ pub(super) const CHANGED: &[&Kind] = &[
 /// What a body and an Idempotency-Key can have wrong with them.
 pub(super) const KEYED: &[&Kind] = &[
     &kinds::MALFORMED_REQUEST,
+    &kinds::REQUEST_TIMEOUT,
     &kinds::PAYLOAD_TOO_LARGE,
     &kinds::UNSUPPORTED_MEDIA_TYPE,
     &kinds::VALIDATION,

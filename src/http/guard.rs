@@ -114,7 +114,9 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 fn denied(denial: Denial) -> Response {
     let detail = match denial {
         Denial::NoKey => "The request carries no key; send `Authorization: Bearer <key>`.",
-        Denial::UnknownKey => "The key is not known, or was revoked.",
+        Denial::UnknownKey => {
+            "The key is not known, or was revoked; `holdfast keys create` makes one."
+        }
         Denial::NotKnown => {
             let detail = "The database cannot be reached to tell who may ask.";
             return Problem::overloaded(detail).into_response();
@@ -164,9 +166,10 @@ fn whole_seconds(duration: Duration) -> u64 {
 fn comes_from_here(app: &App, request: &Request) -> Result<(), Problem> {
     let headers = request.headers();
     // Every browser sends it; a name that leads here by a trick of DNS is still another name.
-    let host = headers.get(HOST).map(HeaderValue::to_str);
-    if let Some(host) = host
-        && !host.is_ok_and(is_loopback)
+    let mut hosts = headers.get_all(HOST).iter().map(HeaderValue::to_str);
+    let mut target = request.uri().authority().into_iter();
+    if !hosts.all(|host| host.is_ok_and(is_loopback))
+        || !target.all(|authority| is_loopback(authority.as_str()))
     {
         return Err(Problem::new(
             &kinds::FORBIDDEN,

@@ -19,7 +19,7 @@ pub(super) struct Kind {
 }
 
 /// All kinds, in the order in which they are documented.
-pub(super) static ALL: [&Kind; 19] = [
+pub(super) static ALL: [&Kind; 20] = [
     &MALFORMED_REQUEST,
     &UNAUTHORIZED,
     &FORBIDDEN,
@@ -30,6 +30,7 @@ pub(super) static ALL: [&Kind; 19] = [
     &RESERVATION_EXPIRED,
     &STOCK_BELOW_HELD,
     &IDEMPOTENCY_KEY_IN_USE,
+    &REQUEST_TIMEOUT,
     &PAYLOAD_TOO_LARGE,
     &UNSUPPORTED_MEDIA_TYPE,
     &VALIDATION,
@@ -146,6 +147,16 @@ pub(super) static IDEMPOTENCY_KEY_IN_USE: Kind = Kind {
     explanation: "Ask again after `Retry-After`; the answer to the first request will then be \
         given.",
     detail: "A request with this Idempotency-Key is still being decided.",
+    extras: "{}",
+};
+
+pub(super) static REQUEST_TIMEOUT: Kind = Kind {
+    slug: "request-timeout",
+    status: StatusCode::REQUEST_TIMEOUT,
+    title: "The body did not come in time",
+    explanation: "The connection was open and the rest of the body did not come. Nothing has \
+        happened: send the request again.",
+    detail: "The body did not come within 9s.",
     extras: "{}",
 };
 

@@ -58,7 +58,7 @@ impl<T: Input> FromRequest<App> for Submission<T> {
         let scope = request.extensions().get::<KeyScope>().cloned();
         let uri = request.uri().clone();
         let is_json = is_json(request.headers());
-        let mut bytes = body(request, app).await?;
+        let mut bytes = complete_body(request, app).await?;
         match is_json {
             Some(true) => {}
             Some(false) => return Err(wrong_media_type()),
@@ -82,6 +82,19 @@ impl<T: Input> FromRequest<App> for Submission<T> {
             body,
             origin: Origin { path, key },
         })
+    }
+}
+
+/// The body, when all of it has come: in less time than the whole request may take, so that its
+/// sender hears that it was the body.
+pub(super) async fn complete_body(request: Request, app: &App) -> Result<Bytes, Problem> {
+    let patience = app.settings.request_timeout * 9 / 10;
+    tokio::select! {
+        body = body(request, app) => body,
+        () = app.runtime.sleep(patience) => Err(Problem::new(
+            &kinds::REQUEST_TIMEOUT,
+            format!("The body did not come within {patience:?}."),
+        )),
     }
 }
 

@@ -37,11 +37,22 @@ impl QueueState {
             .find_map(|side| side.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
+    /// Takes over what was seen, and says in the log when things have changed, and only then: a
+    /// queue that is away for a night is one line at its beginning and one at its end.
     fn set(&self, side: Side, trouble: Option<String>) {
-        let side = match side {
-            Side::Publishing => &self.publishing,
-            Side::Pulling => &self.pulling,
+        let (state, act) = match side {
+            Side::Publishing => (&self.publishing, "publish"),
+            Side::Pulling => (&self.pulling, "pull"),
         };
-        *side.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        let mut known = state.lock().unwrap_or_else(PoisonError::into_inner);
+        match (known.as_deref(), trouble.as_deref()) {
+            (None, Some(trouble)) => tracing::warn!(
+                trouble,
+                "cannot {act}; holds are released by the sweep until the queue does as asked again"
+            ),
+            (Some(_), None) => tracing::info!("can {act} again"),
+            _ => {}
+        }
+        *known = trouble;
     }
 }

@@ -44,7 +44,6 @@ pub(super) async fn open(
     match asked {
         Ok(findings) => fits(&findings).map_err(ServeError::Queue)?,
         Err(trouble) => {
-            tracing::warn!(%trouble, "the queue cannot be reached; publishing waits for it");
             state.is_unwell(Side::Publishing, &trouble);
             let again = ask_again(Arc::clone(&queue), Arc::clone(&state), Arc::clone(runtime));
             runtime.spawn(Box::pin(again));
@@ -92,10 +91,7 @@ async fn ask_again(queue: Arc<dyn Queue>, state: Arc<QueueState>, runtime: Arc<d
             continue;
         };
         match fits(&findings) {
-            Ok(()) => {
-                tracing::info!("the queue can be reached");
-                state.is_well(Side::Publishing);
-            }
+            Ok(()) => state.is_well(Side::Publishing),
             Err(trouble) => {
                 tracing::error!("{trouble}");
                 state.is_unwell(Side::Publishing, &trouble);

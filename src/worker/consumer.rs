@@ -108,7 +108,6 @@ impl Worker for Consumer {
             Err(fault) => {
                 self.state.is_unwell(Side::Pulling, &fault.to_string());
                 self.failures = self.failures.saturating_add(1);
-                tracing::warn!(%fault, "nothing could be pulled");
                 return Ok(Next::After(
                     BACKOFF.wait(self.failures, self.runtime.random()),
                 ));

@@ -3,7 +3,20 @@
 use reqwest::Method;
 use serde_json::json;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use crate::house::House;
+
+/// What comes back for these bytes on a connection that the server closes.
+async fn raw(url: &str, request: &str) -> String {
+    let address = url.trim_start_matches("http://");
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    answer
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_is_not_this_machine_is_refused() {
@@ -23,6 +36,15 @@ async fn a_name_that_is_not_this_machine_is_refused() {
             assert_eq!(answer.refusal(), (403, "forbidden"), "{path} of {host}");
             assert!(answer.body["detail"].as_str().unwrap().contains("`Host`"));
         }
+    }
+    // Two names, or another one in the target, are no way round.
+    for (target, hosts) in [
+        ("/v1/events", "Host: localhost\r\nHost: shop.example"),
+        ("http://shop.example/v1/events", "Host: localhost"),
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\n{hosts}\r\nConnection: close\r\n\r\n");
+        let answer = raw(server.url(), &request).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{target}: {answer}");
     }
 }
 

@@ -39,6 +39,7 @@ async fn a_check_says_what_it_found() {
     let found = [
         "publish: POST /v1/queue/publish",
         "delay_seconds: integer up to 604800",
+        "the token: not tried",
         "https://shop.example/v1/deliveries/rest",
     ];
     assert_says(&check(&url, &public), 0, &found, &[]);

@@ -122,10 +122,7 @@ impl Queued {
             "scripted",
         );
         let settings = Settings {
-            receiver: Some(Receiver {
-                queue: Arc::new(Scripted),
-                deliveries,
-            }),
+            receiver: Some(Receiver::new(Arc::new(Scripted), deliveries)),
             ..Settings::default()
         };
         let api = api(
