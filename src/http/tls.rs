@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::engine::Runtime;
@@ -117,8 +117,18 @@ impl Files {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(&self.certificate)
             .collect::<Result<_, _>>()
             .map_err(|error| TlsFault::new(certificate, error))?;
-        let private =
-            PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| TlsFault::new(key, error))?;
+        if chain.is_empty() {
+            let reason = "it holds no certificate in PEM (`-----BEGIN CERTIFICATE-----`)";
+            return Err(TlsFault::new(certificate, reason));
+        }
+        let private = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| match error {
+            pem::Error::NoItemsFound => {
+                let reason = "it holds no private key in PEM that is not encrypted; `openssl \
+                              pkey` decrypts one";
+                TlsFault::new(key, reason)
+            }
+            error => TlsFault::new(key, error),
+        })?;
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsFault::new(certificate, error))?

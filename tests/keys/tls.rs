@@ -115,7 +115,17 @@ async fn certificates_are_read_again_and_broken_ones_are_not_used() {
     // What cannot be used does not start.
     let url = house.url();
     let settings = [&settings[..], &[("HOLDFAST_DATABASE_URL", &url)]].concat();
-    let words = ["current.crt", "HOLDFAST_TLS_CERT"];
+    let words = ["current.crt", "HOLDFAST_TLS_CERT", "BEGIN CERTIFICATE"];
+    assert_refused(&run(&["serve"], &settings), &words);
+    install(directory, "new");
+    let encrypted = Command::new("openssl")
+        .args(["pkey", "-aes256", "-passout", "pass:secret", "-in"])
+        .arg(directory.join("new.key"))
+        .arg("-out")
+        .arg(&key)
+        .status();
+    assert!(encrypted.unwrap().success());
+    let words = ["current.key", "HOLDFAST_TLS_KEY", "decrypts"];
     assert_refused(&run(&["serve"], &settings), &words);
 }
 
