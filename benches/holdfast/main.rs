@@ -3,6 +3,7 @@
 
 #![cfg(test)]
 
+mod bounds;
 mod due;
 mod expiry;
 mod footprint;
@@ -20,7 +21,15 @@ use std::process::ExitCode;
 use report::Report;
 
 /// Every measurement, in the order in which they run.
-const NAMES: [&str; 6] = ["reserve", "expiry", "lateness", "due", "footprint", "queue"];
+const NAMES: [&str; 7] = [
+    "reserve",
+    "expiry",
+    "lateness",
+    "bounds",
+    "due",
+    "footprint",
+    "queue",
+];
 
 /// What the servers log: no line per request, but the one that says where they listen.
 const SETTINGS: [(&str, &str); 1] = [("HOLDFAST_LOG", "warn,holdfast::serve=info")];
@@ -46,6 +55,7 @@ fn main() -> ExitCode {
                 "reserve" => reserve::measure(&mut report).await,
                 "expiry" => expiry::measure(&mut report).await,
                 "lateness" => lateness::measure(&mut report).await,
+                "bounds" => bounds::measure(&mut report).await,
                 "due" => due::measure(&mut report, !flags.is_empty()).await,
                 "queue" => queue::measure(&mut report).await,
                 _ => footprint::measure(&mut report).await,

@@ -1,0 +1,110 @@
+//! How late a hold is at most when something is missing: the queue, or one of two instances.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use super::SETTINGS;
+use super::holds;
+use super::lateness::{Releases, releases_of};
+use super::report::{Report, Target, percentile};
+use super::reserve::{audit, checkpoint};
+use super::world::database::TestDatabase;
+use super::world::server::ServerProcess;
+
+const ROUNDS: usize = 3;
+const HOLDS: u32 = 2_500;
+/// Between the making of the holds and the first deadline, and from there to the last, in seconds.
+const LEAD_SECONDS: f64 = 3.0;
+const DUE_SECONDS: f64 = 10.0;
+/// The grace of the sweep, in seconds.
+const GRACE_SECONDS: u32 = 2;
+/// How much later than its grace the sweep may be, and how late the timer may be, in milliseconds.
+const BOUND_MS: f64 = 1_000.0;
+/// How much later still after a restart, in milliseconds.
+const RESTART_MS: f64 = 2_000.0;
+
+pub async fn measure(report: &mut Report) {
+    let database = holds::migrated_database().await;
+    let mut rows = database.connect().await;
+    holds::add_stock(&mut rows).await;
+    let mut figures = [const { Vec::new() }; 3];
+    for round in 0..ROUNDS {
+        eprintln!("  round {}", round + 1);
+        for (number, figures) in figures.iter_mut().enumerate() {
+            holds::clear(&mut rows).await;
+            checkpoint(&mut rows).await;
+            let releases = match number {
+                0 => sweep_alone(&database, &mut rows).await,
+                1 => one_of_two_killed(&database, &mut rows).await,
+                _ => killed_and_started_again(&database, &mut rows).await,
+            };
+            figures.push(percentile(&releases.decided, 100));
+            audit(&database.url());
+        }
+    }
+    let [sweep, failover, restart] = &figures;
+    let grace_ms = f64::from(GRACE_SECONDS) * 1_000.0;
+    for (name, rounds, most_ms) in [
+        (
+            "no queue, a sweep with 2 s of grace: largest",
+            sweep,
+            grace_ms + BOUND_MS,
+        ),
+        ("one of two instances killed: largest", failover, BOUND_MS),
+        (
+            "the only instance killed and started again: largest",
+            restart,
+            BOUND_MS + RESTART_MS,
+        ),
+    ] {
+        report.judge(name, "ms", rounds, Target::AtMost(most_ms));
+    }
+}
+
+async fn due_over_ten_seconds(rows: &mut PgConnection) -> Releases {
+    releases_of(rows, HOLDS, LEAD_SECONDS, DUE_SECONDS).await
+}
+
+/// The middle of the time in which holds are due.
+async fn middle() {
+    tokio::time::sleep(Duration::from_secs_f64(LEAD_SECONDS + DUE_SECONDS / 2.0)).await;
+}
+
+/// A queue is configured, and is not there.
+async fn sweep_alone(database: &TestDatabase, rows: &mut PgConnection) -> Releases {
+    let grace = GRACE_SECONDS.to_string();
+    let queue = [
+        // Nobody listens on the port that is reserved for discarding.
+        (
+            "HOLDFAST_QUEUE_URL",
+            "rest+http://127.0.0.1:9/v1?queue=expiry&mode=pull",
+        ),
+        ("HOLDFAST_QUEUE_TOKEN", "token"),
+        ("HOLDFAST_SWEEP_SECONDS", &grace),
+    ];
+    let _server = ServerProcess::start(&database.url(), &[&SETTINGS[..], &queue].concat());
+    due_over_ten_seconds(rows).await
+}
+
+async fn one_of_two_killed(database: &TestDatabase, rows: &mut PgConnection) -> Releases {
+    let url = database.url();
+    let killed = ServerProcess::start(&url, &SETTINGS);
+    let _other = ServerProcess::start(&url, &SETTINGS);
+    let kill = async {
+        middle().await;
+        killed.kill9();
+    };
+    tokio::join!(due_over_ten_seconds(rows), kill).0
+}
+
+async fn killed_and_started_again(database: &TestDatabase, rows: &mut PgConnection) -> Releases {
+    let url = database.url();
+    let killed = ServerProcess::start(&url, &SETTINGS);
+    let kill = async {
+        middle().await;
+        killed.kill9();
+        ServerProcess::start(&url, &SETTINGS)
+    };
+    tokio::join!(due_over_ten_seconds(rows), kill).0
+}
