@@ -39,11 +39,18 @@ pub async fn open(url: &DatabaseUrl, clock: Clock) -> Result<Database, StoreErro
 /// Opens a database that is there already, to look at it. A file that is missing is not made: a
 /// name that was mistyped would look like a database in which all is well.
 pub async fn open_existing(url: &DatabaseUrl, clock: Clock) -> Result<Database, StoreError> {
-    if let Some(file) = missing_file(url) {
-        let message = format!("there is no file {file}; set HOLDFAST_DATABASE_URL");
-        return Err(StoreError::Unavailable(message));
-    }
+    refuse_missing(url)?;
     open(url, clock).await
+}
+
+/// Refuses a file that is not there, rather than having it made.
+pub fn refuse_missing(url: &DatabaseUrl) -> Result<(), StoreError> {
+    match missing_file(url) {
+        None => Ok(()),
+        Some(file) => Err(StoreError::Unavailable(format!(
+            "there is no file {file}; set HOLDFAST_DATABASE_URL"
+        ))),
+    }
 }
 
 /// The file that the address names and that is not there.

@@ -66,6 +66,20 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
             serve::serve(*settings).await?;
             Ok(Ending::Well)
         }
+        Task::Relay(settings) => {
+            println!(
+                "{}",
+                serde_json::to_string(&serve::relay_once(*settings).await?)?
+            );
+            Ok(Ending::Well)
+        }
+        Task::Sweep(settings) => {
+            println!(
+                "{}",
+                serde_json::to_string(&serve::sweep_once(*settings).await?)?
+            );
+            Ok(Ending::Well)
+        }
         Task::Keys(task) => {
             keys::perform(task).await?;
             Ok(Ending::Well)

@@ -1,7 +1,9 @@
 //! `holdfast serve`: puts the parts together, and takes them apart again in order.
 
 mod door;
+mod parts;
 mod queue;
+mod runs;
 mod workers;
 
 use std::future::Future;
@@ -12,17 +14,15 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::database;
-use crate::domain::Rules;
-use crate::engine::{self, Deliveries, Engine, Runtime, TokioRuntime};
+use crate::engine::{BoundsFault, EngineError, Runtime, TokioRuntime};
 use crate::http;
-use crate::metrics::Metrics;
-use crate::settings::{CorsOrigins, Settings};
+use crate::settings::Settings;
 use crate::store::StoreError;
-use crate::worker::{Consumer, Expirer, Relay};
 
 use self::door::Door;
-use self::queue::Opened;
-use self::workers::Workers;
+use self::parts::{Parts, Plan};
+
+pub use self::runs::{relay_once, sweep_once};
 
 /// Why the service did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +52,17 @@ pub enum ServeError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] http::TlsFault),
+    /// A bound of a run makes no sense.
+    #[error("--{flag} {fault}; give another one")]
+    Bounds {
+        /// The flag by which it is given.
+        flag: String,
+        /// What is wrong with it.
+        fault: BoundsFault,
+    },
+    /// A run did not come to its end.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
     /// The system does not let the service run.
     #[error("the service stopped: {0}")]
     Io(#[from] io::Error),
@@ -63,29 +74,7 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
     let opened = database::open_for_serving(&settings.database.url).await?;
     let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
     let door = Door::open(&settings, &opened.store, &runtime).await?;
-    let metrics = Arc::new(Metrics::new());
-    let queue = queue::open(&settings.queue, &runtime).await?;
-    let engine = Engine::start(
-        Arc::clone(&opened.store),
-        Arc::clone(&runtime),
-        &metrics,
-        engine::Settings {
-            rules: Rules {
-                max_hold_seconds: settings.max_hold_seconds,
-                queue: queue.as_ref().map(Opened::rule),
-            },
-            sales_lanes: opened.sales_lanes,
-            // Shorter than callers wait for an answer, so that a command whose rows do not come is
-            // refused for certain, and its caller is not left to wonder.
-            patience: settings.request_timeout * 9 / 10,
-        },
-    );
-    let parts = Parts {
-        engine,
-        runtime,
-        metrics,
-        queue,
-    };
+    let parts = Parts::open(&opened, Arc::clone(&runtime), plan(&settings)).await?;
     let workers = parts.start_workers(&settings);
     let api = http::api(
         parts.engine.clone(),
@@ -104,82 +93,14 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// What the parts of the service share.
-struct Parts {
-    engine: Engine,
-    runtime: Arc<dyn Runtime>,
-    metrics: Arc<Metrics>,
-    /// None if the built-in timer releases what is due.
-    queue: Option<Opened>,
-}
-
-impl Parts {
-    /// Starts the workers that this process shall have.
-    fn start_workers(&self, settings: &Settings) -> Workers {
-        let mut workers = Workers::new(Arc::clone(&self.runtime), Arc::clone(&self.metrics));
-        if !settings.roles.worker {
-            return workers;
-        }
-        let engine = self.engine.clone();
-        let runtime = Arc::clone(&self.runtime);
-        let sweep = settings.sweep;
-        let Some(opened) = &self.queue else {
-            workers.start(Expirer::timer(engine, runtime, sweep));
-            return workers;
-        };
-        workers.start(Expirer::sweep(engine, Arc::clone(&runtime), sweep, sweep));
-        workers.start(Relay::new(
-            Arc::clone(self.engine.store()),
-            Arc::clone(&opened.queue),
-            opened.identity.clone(),
-            Arc::clone(&opened.state),
-            Arc::clone(&runtime),
-            Arc::clone(&self.metrics),
-            sweep,
-        ));
-        if opened.is_pulled() {
-            workers.start(Consumer::new(
-                Arc::clone(&opened.queue),
-                self.deliveries(opened),
-                Arc::clone(&opened.state),
-                runtime,
-            ));
-        }
-        workers
-    }
-
-    fn deliveries(&self, opened: &Opened) -> Deliveries {
-        Deliveries::new(
-            self.engine.clone(),
-            Arc::clone(&self.runtime),
-            Arc::clone(&self.metrics),
-            opened.queue.name(),
-        )
-    }
-
-    fn http_settings(&self, settings: &Settings) -> http::Settings {
-        let origins = match &settings.cors_origins {
-            CorsOrigins::Any => vec!["*".to_owned()],
-            CorsOrigins::Exactly(origins) => origins.clone(),
-        };
-        http::Settings {
-            default_hold_seconds: settings.hold_seconds,
-            // An origin that is no header value was refused when the settings were read.
-            cors_origins: origins
-                .iter()
-                .filter_map(|origin| origin.parse().ok())
-                .collect(),
-            request_timeout: settings.request_timeout,
-            receiver: self.queue.as_ref().map(|opened| {
-                http::Receiver::new(Arc::clone(&opened.queue), self.deliveries(opened))
-            }),
-            has_operations: settings.door.operations_listen.is_some(),
-            queue_state: self.queue.as_ref().map(|it| Arc::clone(&it.state)),
-            roles: http::Roles {
-                api: settings.roles.api,
-                worker: settings.roles.worker,
-            },
-        }
+fn plan(settings: &Settings) -> Plan<'_> {
+    Plan {
+        queue: &settings.queue,
+        max_hold_seconds: settings.max_hold_seconds,
+        // Shorter than callers wait for an answer, so that a command whose rows do not come is
+        // refused for certain, and its caller is not left to wonder.
+        patience: settings.request_timeout * 9 / 10,
+        sweep: settings.sweep,
     }
 }
 

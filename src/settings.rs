@@ -6,6 +6,7 @@
 mod door;
 mod emulator;
 mod queue;
+mod run;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -21,6 +22,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 
 pub use emulator::{EmulatorSettings, FaultSettings};
 pub use queue::QueueSettings;
+pub use run::RunSettings;
 
 pub use door::{ChosenSecret, CreateKey, DoorSettings, KeysTask, RevokeKey};
 
@@ -47,6 +49,10 @@ pub struct Invocation {
 pub enum Task {
     /// Serve the API, and release holds when they are due.
     Serve(Box<Settings>),
+    /// Publish what is to be published to the queue now, and end.
+    Relay(Box<RunSettings>),
+    /// Release what is to be released now, and end.
+    Sweep(Box<RunSettings>),
     /// Bring the database's schema up to date.
     Migrate(DatabaseSettings),
     /// Print the OpenAPI document of the API.

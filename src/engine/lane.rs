@@ -201,11 +201,12 @@ impl Lane {
 
     /// Runs one batch, and what must come before commands that it set aside.
     async fn serve(&mut self, tickets: Vec<Ticket>, due: Option<DueAsk>) {
+        let most = due.as_ref().map_or(usize::MAX, |ask| ask.due.most);
+        let limit = self.state.cap.min(most);
         let claim = due.as_ref().map(|ask| Claim::Due {
             due: ask.due,
-            limit: self.state.cap,
+            limit,
         });
-        let limit = self.state.cap;
         let mut tally = self.run_parts(Part { tickets, claim }).await;
         tally.released.full = tally.released.claimed >= limit;
         if let Some(due) = due {

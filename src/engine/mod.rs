@@ -8,6 +8,7 @@ mod batch;
 mod cap;
 mod delivery;
 mod lane;
+mod run;
 mod runtime;
 mod suspects;
 mod ticket;
@@ -28,6 +29,7 @@ use lane::{Ask, DueAsk, Lane, LaneState};
 use ticket::{Caller, Ticket};
 
 pub use delivery::{Delivered, Deliveries};
+pub use run::{Bounds, BoundsFault, RelayRun, SweepRun};
 pub use runtime::{Runtime, Task, TokioRuntime};
 
 /// How many commands wait in a lane before the next one is turned away.
@@ -65,6 +67,8 @@ pub struct Due {
     pub from: Timestamp,
     /// Those whose `attempt_at` is at least so long ago, in milliseconds.
     pub grace_ms: i64,
+    /// At most so many; a batch may take fewer.
+    pub most: usize,
     /// By which path they are said to have expired.
     pub via: Via,
 }
@@ -74,6 +78,7 @@ impl Due {
     pub const ALL: Self = Self {
         from: Timestamp::EPOCH,
         grace_ms: 0,
+        most: usize::MAX,
         via: Via::Timer,
     };
 }

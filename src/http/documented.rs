@@ -47,7 +47,7 @@ macro_rules! documented {
                 String,
                 utoipa::openapi::RefOr<utoipa::openapi::Response>,
             > {
-                super::documented::responses(&[$($kinds),+])
+                crate::http::documented::responses(&[$($kinds),+])
             }
         }
     };

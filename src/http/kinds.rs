@@ -19,7 +19,7 @@ pub(super) struct Kind {
 }
 
 /// All kinds, in the order in which they are documented.
-pub(super) static ALL: [&Kind; 20] = [
+pub(super) static ALL: [&Kind; 21] = [
     &MALFORMED_REQUEST,
     &UNAUTHORIZED,
     &FORBIDDEN,
@@ -29,6 +29,7 @@ pub(super) static ALL: [&Kind; 20] = [
     &RESERVATION_NOT_HELD,
     &RESERVATION_EXPIRED,
     &STOCK_BELOW_HELD,
+    &NO_QUEUE,
     &IDEMPOTENCY_KEY_IN_USE,
     &REQUEST_TIMEOUT,
     &PAYLOAD_TOO_LARGE,
@@ -138,6 +139,16 @@ pub(super) static STOCK_BELOW_HELD: Kind = Kind {
         or wait until they end.",
     detail: "3 units would be on hand, and 5 are held.",
     extras: r#"{"sku":"SKU-COFFEE-1KG","location":"default","on_hand":40,"held":5,"requested":3}"#,
+};
+
+pub(super) static NO_QUEUE: Kind = Kind {
+    slug: "no-queue",
+    status: StatusCode::CONFLICT,
+    title: "There is no queue to publish to",
+    explanation: "The built-in timer releases what is due, and nothing is published. Run the sweep \
+        instead, or set `HOLDFAST_QUEUE_URL` to a queue.",
+    detail: "There is no queue to publish to; set HOLDFAST_QUEUE_URL, or run the sweep.",
+    extras: "{}",
 };
 
 pub(super) static IDEMPOTENCY_KEY_IN_USE: Kind = Kind {

@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::App;
 use super::problem::Problem;
+use super::{App, operations};
 use crate::engine::Runtime;
 use crate::metrics::RequestLabel;
 
@@ -141,7 +141,8 @@ fn trace_parent(headers: &HeaderMap) -> Option<String> {
 
 /// Gives up on a request that takes too long. What the engine was asked to do goes on.
 pub(super) async fn limit_time(State(app): State<App>, request: Request, next: Next) -> Response {
-    let limit = app.settings.request_timeout;
+    let extra = operations::runs::extra_time(request.uri().path());
+    let limit = app.settings.request_timeout + extra.unwrap_or_default();
     tokio::select! {
         response = next.run(request) => response,
         () = app.runtime.sleep(limit) => Problem::overloaded(format!(

@@ -25,6 +25,7 @@ mod json;
 mod kinds;
 mod layers;
 mod openapi;
+mod operations;
 mod page;
 mod path;
 mod problem;
@@ -56,6 +57,7 @@ use crate::queue::QueueState;
 pub use connections::{Serving, serve_until};
 pub use cors::{Origin, OriginFault};
 pub use deliveries::Receiver;
+pub use operations::runs::Runs;
 use problem::Problem;
 pub use tls::{Tls, TlsFault};
 
@@ -63,7 +65,7 @@ pub use tls::{Tls, TlsFault};
 const MAX_BODY: usize = 1 << 20;
 
 /// What the operator of the service has set.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     /// How long a hold lasts whose maker does not say, in seconds.
     pub default_hold_seconds: i64,
@@ -77,6 +79,8 @@ pub struct Settings {
     pub receiver: Option<Receiver>,
     /// What was last seen of the queue, if one is configured.
     pub queue_state: Option<Arc<QueueState>>,
+    /// Who does a bounded run of the workers' work; without it, nobody does.
+    pub runs: Option<Arc<dyn Runs>>,
     /// Which parts of the service this process is.
     pub roles: Roles,
 }
@@ -99,6 +103,7 @@ impl Default for Settings {
             has_operations: false,
             receiver: None,
             queue_state: None,
+            runs: None,
             roles: Roles {
                 api: true,
                 worker: true,
@@ -211,6 +216,8 @@ fn operations() -> OpenApiRouter<App> {
         .routes(routes!(stock::adjust))
         .routes(routes!(events::list))
         .routes(routes!(deliveries::deliver))
+        .routes(routes!(operations::runs::relay))
+        .routes(routes!(operations::runs::sweep))
 }
 
 /// What may have a listener of its own.

@@ -6,6 +6,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{OpenApi, RefOr, Required, Schema};
 use utoipa::{OpenApi as _, ToSchema};
 
+use super::operations::runs::extra_time;
 use super::problem::FieldFault;
 use super::{doors, schemas};
 
@@ -102,8 +103,8 @@ struct ShortBody {
     info(
         title = "Holdfast",
         description = "Holds stock for a buyer for a fixed time, sells it if the payment comes in \
-            that time, and otherwise gives it back: once, and on time.\n\nEvery POST takes an \
-            `Idempotency-Key`. Errors are problems as in RFC 9457. Every answer has an \
+            that time, and otherwise gives it back: once, and on time.\n\nEvery POST that changes \
+            something takes an `Idempotency-Key`. Errors are problems as in RFC 9457. Every answer has an \
             `X-Request-Id`, which is the one that was sent, if one was. What names a parameter or \
             member that is not documented is refused.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
@@ -114,6 +115,7 @@ struct ShortBody {
         (name = "stock", description = "What lies on the shelf."),
         (name = "events", description = "What happened, in order."),
         (name = "deliveries", description = "What a queue brings back."),
+        (name = "operations", description = "What the operator asks for."),
         (name = "health", description = "Whether the service lives and works, and its figures."),
     ),
     components(schemas(ProblemBody)),
@@ -140,7 +142,9 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
             ..
         } = item
         {
-            takes_idempotency_key(operation);
+            if extra_time(path).is_none() {
+                takes_idempotency_key(operation);
+            }
             may_lack_its_body(operation);
         }
     }

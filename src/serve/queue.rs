@@ -16,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const ASKED_EVERY: Duration = Duration::from_secs(10);
 
 /// A queue, and what goes with it.
+#[derive(Clone)]
 pub(super) struct Opened {
     pub queue: Arc<dyn Queue>,
     /// What tells it from every other one that is or was configured.

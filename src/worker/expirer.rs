@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Next, Worker};
+use super::{Next, Worker, millis};
 use crate::domain::{Timestamp, Via};
-use crate::engine::{Due, Engine, EngineError, Released, Runtime};
+use crate::engine::{Bounds, Due, Engine, EngineError, Released, Runtime, SweepRun};
 
 /// The longest sleep of the timer: half of the shortest hold. The sweep may sleep for its grace
 /// besides.
@@ -87,14 +87,45 @@ impl Expirer {
         SAFETY_LOOK.saturating_add(grace).min(SIGN_OF_LIFE)
     }
 
-    /// Releases one batch.
-    async fn release(&mut self, from: Timestamp) -> Result<Released, EngineError> {
+    /// Releases what is to be released now, from the beginning and until nothing is left or a
+    /// bound is reached. Any number of runs and workers may be under way at once.
+    pub async fn run_bounded(&self, bounds: Bounds) -> Result<SweepRun, EngineError> {
+        let began = self.runtime.elapsed();
+        let mut run = SweepRun::default();
+        let mut left = bounds.max_rows;
+        while left > 0 && self.runtime.elapsed().saturating_sub(began) < bounds.max_time {
+            let batch = self.release(Timestamp::EPOCH, left).await?;
+            if batch.claimed == 0 {
+                break;
+            }
+            run.released += batch.released;
+            run.blocked += batch.claimed.saturating_sub(batch.released);
+            left = left.saturating_sub(batch.claimed);
+        }
+        let store = self.engine.store();
+        let look = store.next_attempt(Timestamp::EPOCH).await;
+        let look = look.map_err(Arc::new)?;
+        run.more = look
+            .attempt_at
+            .is_some_and(|at| at.saturating_add_millis(self.grace_ms) <= look.now);
+        run.duration_ms = millis(self.runtime.elapsed().saturating_sub(began));
+        Ok(run)
+    }
+
+    /// Releases one batch of at most `most`.
+    async fn release(&self, from: Timestamp, most: usize) -> Result<Released, EngineError> {
         let due = Due {
             from,
             grace_ms: self.grace_ms,
+            most,
             via: self.via,
         };
-        let released = self.engine.expire_due(due).await?;
+        self.engine.expire_due(due).await
+    }
+
+    /// Releases one batch as it comes, and remembers whether there may be another.
+    async fn release_batch(&mut self, from: Timestamp) -> Result<Released, EngineError> {
+        let released = self.release(from, usize::MAX).await?;
         self.is_storm = released.full;
         Ok(released)
     }
@@ -119,7 +150,7 @@ impl Worker for Expirer {
 
     async fn run_once(&mut self) -> Result<Next, EngineError> {
         if std::mem::take(&mut self.is_storm) {
-            let released = self.release(self.watermark).await?;
+            let released = self.release_batch(self.watermark).await?;
             if released.claimed > 0 {
                 return Ok(Next::Again);
             }
@@ -143,7 +174,7 @@ impl Worker for Expirer {
             let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or_default());
             return Ok(Next::After(wait.min(self.longest_sleep())));
         };
-        let released = self.release(from).await?;
+        let released = self.release_batch(from).await?;
         if released.claimed > 0 {
             self.vain_look = VAIN_LOOK;
             return Ok(Next::Again);

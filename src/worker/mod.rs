@@ -83,6 +83,11 @@ pub async fn run(
     worker.finish().await;
 }
 
+/// A time as whole milliseconds.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Between half of `duration` and all of it, so that instances that failed together do not come
 /// back together.
 fn jittered(duration: Duration, runtime: &dyn Runtime) -> Duration {

@@ -4,6 +4,8 @@
 //! crash in between makes a duplicate, which the queue or the guard swallows, and never a loss. The
 //! delay is computed from the deadline at the moment of publishing; a late job goes out with none.
 
+mod bounded;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use futures_util::StreamExt as _;
 
 use super::{Next, Worker};
 use crate::domain::{QueueRule, Timestamp};
-use crate::engine::{EngineError, Runtime};
+use crate::engine::{EngineError, RelayRun, Runtime};
 use crate::metrics::{Metrics, PublicationLabel};
 use crate::queue::retry::Backoff;
 use crate::queue::{Fault, Publication, Queue, QueueState, Receipt, Side};
@@ -132,9 +134,28 @@ impl Relay {
         }
     }
 
-    /// Gives a message to some of the holds that have none for this queue. Says whether the walk
-    /// is still under way.
-    async fn adopt(&mut self) -> Result<bool, EngineError> {
+    /// Claims up to `limit` messages, publishes them, and tells the outbox what came of it.
+    async fn take(&mut self, limit: usize) -> Result<RelayRun, EngineError> {
+        let store = Arc::clone(&self.store);
+        let read_at = self.runtime.elapsed();
+        let claimed = store.outbox().claim(limit, LEASE_MS).await;
+        let claimed = claimed.map_err(Arc::new)?;
+        self.count("skipped", claimed.skipped);
+        let mut taken = RelayRun {
+            skipped: claimed.skipped,
+            ..RelayRun::default()
+        };
+        if !claimed.messages.is_empty() {
+            let now = claimed.now;
+            let clock = CarriedClock { now, read_at };
+            self.publish(&claimed.messages, clock, &mut taken).await?;
+        }
+        Ok(taken)
+    }
+
+    /// Gives a message to some of the holds that have none for this queue, looking at `limit` of
+    /// them. Says whether the walk is still under way.
+    async fn adopt(&mut self, limit: usize) -> Result<bool, EngineError> {
         let elapsed = self.runtime.elapsed();
         if self.walk.is_none() && elapsed < self.next_walk {
             return Ok(false);
@@ -144,7 +165,7 @@ impl Relay {
         };
         let outbox = self.store.outbox();
         let step = outbox
-            .adopt(&self.identity, rule, ADOPTED_AT_ONCE, self.walk)
+            .adopt(&self.identity, rule, limit, self.walk)
             .await
             .map_err(Arc::new)?;
         if step.adopted > 0 {
@@ -162,6 +183,7 @@ impl Relay {
         &mut self,
         messages: &[ClaimedMessage],
         clock: CarriedClock,
+        taken: &mut RelayRun,
     ) -> Result<(), EngineError> {
         let parts: Vec<_> = messages
             .chunks(TOLD_TOGETHER)
@@ -182,6 +204,9 @@ impl Relay {
         } else {
             0
         };
+        taken.published = sorted.published.len();
+        taken.postponed = sorted.postponed.len();
+        taken.parked = sorted.parked.len();
         self.count("published", sorted.published.len());
         self.count("postponed", sorted.postponed.len());
         self.count("parked", sorted.parked.len());
@@ -315,7 +340,7 @@ impl Worker for Relay {
     }
 
     async fn run_once(&mut self) -> Result<Next, EngineError> {
-        let is_walking = self.adopt().await?;
+        let is_walking = self.adopt(ADOPTED_AT_ONCE).await?;
         self.measure().await?;
         // While the queue takes nothing, one message finds out whether it does again.
         let limit = if self.failures > 0 {
@@ -325,15 +350,9 @@ impl Worker for Relay {
         };
         let store = Arc::clone(&self.store);
         let outbox = store.outbox();
-        let read_at = self.runtime.elapsed();
-        let claimed = outbox.claim(limit, LEASE_MS).await.map_err(Arc::new)?;
-        self.count("skipped", claimed.skipped);
-        let found = claimed.messages.len() + claimed.skipped;
-        if !claimed.messages.is_empty() {
-            let now = claimed.now;
-            let clock = CarriedClock { now, read_at };
-            self.publish(&claimed.messages, clock).await?;
-        } else if self.failures > 0 && is_idle(outbox).await? {
+        let taken = self.take(limit).await?;
+        let found = taken.handled();
+        if found == taken.skipped && self.failures > 0 && is_idle(outbox).await? {
             self.ask().await;
         }
         if self.failures > 0 {

@@ -1,0 +1,3 @@
+//! `/v1/operations`: what the operator of the service asks for.
+
+pub(super) mod runs;

@@ -1,0 +1,36 @@
+//! One bounded run of a worker, started from outside.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{DatabaseSettings, QueueSettings, seconds};
+
+/// What one run needs to know. Where the rows live, the queue and the sweep are those of `serve`.
+#[derive(Clone, Debug, Args)]
+pub struct RunSettings {
+    /// Do it once, within bounds. There is no other way; `serve` does it all the time.
+    #[arg(long, required = true)]
+    pub once: bool,
+    /// How many messages, or due holds, are handled at most; unset, 10,000.
+    #[arg(long, value_name = "ROWS")]
+    pub max_rows: Option<u32>,
+    /// After how long nothing further is begun, at most 600; unset, 60.
+    #[arg(long, value_name = "SECONDS")]
+    pub max_seconds: Option<u32>,
+    /// Where the rows live.
+    #[command(flatten)]
+    pub database: DatabaseSettings,
+    /// Which queue carries the expiry jobs.
+    #[command(flatten)]
+    pub queue: QueueSettings,
+    /// With a queue, how long it has after a deadline before the sweep releases instead.
+    #[arg(
+        long = "sweep-seconds",
+        env = "HOLDFAST_SWEEP_SECONDS",
+        value_name = "SECONDS",
+        default_value = "300",
+        value_parser = seconds(1..=86_400)
+    )]
+    pub sweep: Duration,
+}
