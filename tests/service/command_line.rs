@@ -13,7 +13,7 @@ use crate::world::server::run;
 on_each_store!(audit_finds_what_was_tampered_with);
 
 /// Fails unless the program ended with this code and one line on stderr that has these words.
-fn assert_refused(output: &Output, code: i32, words: &[&str]) {
+pub fn assert_refused(output: &Output, code: i32, words: &[&str]) {
     let said = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(output.status.code(), Some(code), "{said}");
     assert_eq!(said.trim_end().lines().count(), 1, "one line: {said}");

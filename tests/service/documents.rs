@@ -6,6 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::on_each_store;
+use crate::queue::settings;
 use crate::raw;
 use crate::shop::{Shop, id, released};
 use crate::world::client::Client;
@@ -109,6 +110,8 @@ async fn every_documented_answer_is_given(shop: &mut Shop) {
         (Method::POST, format!("{held}/extend")),
         (Method::POST, format!("{held}/checkout")),
         (Method::POST, format!("{held}/cancel")),
+        (Method::POST, "/v1/operations/relay/run".to_owned()),
+        (Method::POST, "/v1/operations/sweep/run".to_owned()),
     ] {
         for (content_type, body, status) in [
             ("application/json", "{", 400),
@@ -123,11 +126,27 @@ async fn every_documented_answer_is_given(shop: &mut Shop) {
             client.send(request).await.expect(status);
         }
     }
+    runs_give_their_answers(shop).await;
     let missing = missing();
     assert!(
         missing.is_empty(),
         "documented, and never given: {missing:#?}"
     );
+}
+
+/// With the timer there is nothing to publish to; with a queue there is, even if it is away.
+async fn runs_give_their_answers(shop: &mut Shop) {
+    const RELAY: [&str; 3] = ["operations", "relay", "run"];
+    const SWEEP: [&str; 3] = ["operations", "sweep", "run"];
+    let run = async |client: Client, path| client.ask(Method::POST, path, json!({})).await;
+    let refused = run(shop.client(), &RELAY).await.expect(409);
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(detail.contains("HOLDFAST_QUEUE_URL"), "{detail}");
+    run(shop.client(), &SWEEP).await.expect(200);
+    let away = "rest+http://127.0.0.1:1/v1?queue=expiry&mode=pull";
+    let settings = settings(away, "300");
+    let client = shop.restart(&settings).await;
+    run(client, &RELAY).await.expect(200);
 }
 
 /// What the document promises and no answer of this process has shown.

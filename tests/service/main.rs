@@ -26,6 +26,7 @@ mod payments;
 mod queue;
 mod releases;
 mod replays;
+mod runs;
 
 /// Makes a test on SQLite and one on PostgreSQL out of each function that takes a shop. Those after
 /// `soak` take minutes, and are run by `make soak`.

@@ -29,15 +29,15 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const TOKEN: &str = "the-token";
 
 /// A queue, and what it says of itself.
-struct Emulator(ServerProcess);
+pub struct Emulator(ServerProcess);
 
 impl Emulator {
-    fn start(faults: &[&str]) -> Self {
+    pub fn start(faults: &[&str]) -> Self {
         let known = ["--token", TOKEN, "--secret", SECRET];
         Self(ServerProcess::emulator(&[&known, faults].concat()))
     }
 
-    fn url(&self, mode: &str) -> String {
+    pub fn url(&self, mode: &str) -> String {
         format!("rest+{}/v1?queue=expiry&mode={mode}", self.0.url())
     }
 
@@ -48,14 +48,14 @@ impl Emulator {
         assert!(answer.unwrap().status().is_success());
     }
 
-    async fn stats(&self) -> Value {
+    pub async fn stats(&self) -> Value {
         let answer = http().get(format!("{}/stats", self.0.url())).send().await;
         answer.unwrap().json().await.unwrap()
     }
 }
 
 /// What a server needs to know to use the queue. The sweep must not be what releases.
-fn settings<'a>(queue: &'a str, sweep_seconds: &'a str) -> [(&'a str, &'a str); 5] {
+pub fn settings<'a>(queue: &'a str, sweep_seconds: &'a str) -> [(&'a str, &'a str); 5] {
     [
         ("HOLDFAST_QUEUE_URL", queue),
         ("HOLDFAST_QUEUE_TOKEN", TOKEN),
@@ -66,7 +66,7 @@ fn settings<'a>(queue: &'a str, sweep_seconds: &'a str) -> [(&'a str, &'a str); 
 }
 
 /// By which path each of these holds expired; every one exactly once.
-async fn paths(client: &Client, ids: &[String]) -> Vec<String> {
+pub async fn paths(client: &Client, ids: &[String]) -> Vec<String> {
     let mut paths = Vec::new();
     for id in ids {
         let events = events_of(client, id).await;
@@ -77,7 +77,7 @@ async fn paths(client: &Client, ids: &[String]) -> Vec<String> {
     paths
 }
 
-async fn holds(client: &Client, count: usize, seconds: i64) -> Vec<String> {
+pub async fn holds(client: &Client, count: usize, seconds: i64) -> Vec<String> {
     client.put_stock("Q", 1_000).await.expect(200);
     let one = || {
         let client = client.clone();
