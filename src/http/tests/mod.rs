@@ -6,6 +6,7 @@ mod bad_addresses;
 mod bad_input;
 mod deliveries;
 mod reads;
+mod runs;
 mod service;
 mod shelf;
 mod wire;
