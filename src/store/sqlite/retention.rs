@@ -97,9 +97,11 @@ const RESERVATIONS: &str = "
     LIMIT ?4
 ";
 
-/// Does the ledger have a job between these names?
-const HAS_JOBS: &str = "
-    SELECT EXISTS (SELECT 1 FROM ledger WHERE job_id >= ?1 AND job_id < ?2) AS found
+const JOB_BETWEEN: &str = "
+    SELECT job_id
+    FROM ledger
+    WHERE job_id >= ?1 AND job_id < ?2
+    LIMIT 1
 ";
 
 /// Open cases are few; their index is read once for a batch, whatever the source.
@@ -147,7 +149,7 @@ pub(super) const LOOKS: [(&str, &str); 11] = [
     ("old jobs", LEDGER),
     (DELETE_LEDGER.name, DELETE_LEDGER.sql),
     ("old reservations", RESERVATIONS),
-    ("jobs of a reservation", HAS_JOBS),
+    ("a job of a reservation", JOB_BETWEEN),
     (DELETE_RESERVATIONS.name, DELETE_RESERVATIONS.sql),
     ("old events", EVENTS),
     ("delete events", DELETE_EVENTS),
@@ -216,12 +218,12 @@ impl Batch {
 
     async fn has_jobs(&mut self, id: ReservationId) -> Result<bool, StoreError> {
         let jobs = id.job_ids();
-        let found = sqlx::query_scalar(HAS_JOBS)
+        let found = sqlx::query(JOB_BETWEEN)
             .bind(jobs.start)
             .bind(jobs.end)
-            .fetch_one(&mut *self.writer)
+            .fetch_optional(&mut *self.writer)
             .await;
-        found.map_err(store_error)
+        Ok(found.map_err(store_error)?.is_some())
     }
 
     /// Those of these messages, which come sorted, that are no open case.
