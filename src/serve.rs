@@ -16,9 +16,9 @@ use crate::domain::Rules;
 use crate::engine::{self, Deliveries, Engine, Runtime, TokioRuntime};
 use crate::http;
 use crate::metrics::Metrics;
-use crate::settings::{CorsOrigins, Settings};
+use crate::settings::{CorsOrigins, RetentionSettings, Settings};
 use crate::store::StoreError;
-use crate::worker::{Consumer, Expirer, Relay};
+use crate::worker::{Consumer, Expirer, Keep, Relay, Retention};
 
 use self::door::Door;
 use self::queue::Opened;
@@ -123,6 +123,12 @@ impl Parts {
         let engine = self.engine.clone();
         let runtime = Arc::clone(&self.runtime);
         let sweep = settings.sweep;
+        workers.start(Retention::new(
+            Arc::clone(engine.store()),
+            Arc::clone(&runtime),
+            Arc::clone(&self.metrics),
+            keep(&settings.retention),
+        ));
         let Some(opened) = &self.queue else {
             workers.start(Expirer::timer(engine, runtime, sweep));
             return workers;
@@ -180,6 +186,16 @@ impl Parts {
                 worker: settings.roles.worker,
             },
         }
+    }
+}
+
+fn keep(settings: &RetentionSettings) -> Keep {
+    Keep {
+        answers: settings.keep_idempotency,
+        messages: settings.keep_outbox,
+        ledger: settings.keep_ledger,
+        reservations: settings.keep_reservations,
+        events: settings.keep_events,
     }
 }
 

@@ -6,6 +6,7 @@
 mod door;
 mod emulator;
 mod queue;
+mod retention;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -21,6 +22,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 
 pub use emulator::{EmulatorSettings, FaultSettings};
 pub use queue::QueueSettings;
+pub use retention::RetentionSettings;
 
 pub use door::{ChosenSecret, CreateKey, DoorSettings, KeysTask, RevokeKey};
 
@@ -234,6 +236,9 @@ pub struct Settings {
     /// Who is let in, and how.
     #[command(flatten)]
     pub door: DoorSettings,
+    /// For how long what is over is kept.
+    #[command(flatten)]
+    pub retention: RetentionSettings,
 }
 
 impl Invocation {
@@ -267,6 +272,7 @@ impl Settings {
                 self.hold_seconds, self.max_hold_seconds
             ));
         }
+        self.retention.check()?;
         self.door.check()
     }
 }
