@@ -21,7 +21,7 @@ use holdfast::settings::{
     DatabaseSettings, DatabaseUrl, EmulatorSettings, FaultSettings, Invocation, Lab, LogFormat,
     LogSettings, QueueSettings, QueueTask, ReplaySettings, Task,
 };
-use holdfast::store::{Clock, Drift, ManualClock};
+use holdfast::store::{Clock, Drift, Horizons, ManualClock};
 use holdfast::worker::Expirer;
 
 #[global_allocator]
@@ -97,6 +97,9 @@ async fn audit(settings: &DatabaseSettings) -> Result<Ending, Box<dyn Error>> {
     let drift = store.audit().await?;
     for row in &drift {
         println!("{}", describe(row));
+    }
+    for line in describe_horizons(&store.retention().horizons().await?) {
+        eprintln!("{line}");
     }
     if drift.is_empty() {
         eprintln!("every row of {} is as promised", settings.url);
@@ -231,6 +234,25 @@ async fn replay_into(
 
 fn describe(row: &Drift) -> String {
     format!("{}: {}: {}", row.promise, row.row, row.detail)
+}
+
+/// How far back there was nothing to compare with.
+fn describe_horizons(horizons: &Horizons) -> Vec<String> {
+    let tables = [
+        ("ledger", horizons.ledger),
+        ("reservations", horizons.reservations),
+        ("events", horizons.events),
+    ];
+    let deleted = tables
+        .into_iter()
+        .filter_map(|(table, horizon)| Some((table, horizon?)));
+    deleted
+        .map(|(table, horizon)| {
+            format!(
+                "rows of {table} up to {horizon} were deleted for their age, and are not missed"
+            )
+        })
+        .collect()
 }
 
 /// A directory that is gone when the task is done.

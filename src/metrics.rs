@@ -51,10 +51,17 @@ pub struct DeliveryLabel {
     pub outcome: &'static str,
 }
 
+/// From which table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TableLabel {
+    /// `idempotency`, `outbox`, `ledger`, `reservations`, `events`.
+    pub table: &'static str,
+}
+
 /// By which worker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct WorkerLabel {
-    /// `expirer`, `relay`, `consumer`.
+    /// `expirer`, `relay`, `consumer`, `retention`.
     pub worker: &'static str,
 }
 
@@ -106,6 +113,8 @@ pub struct Metrics {
     pub forged_deliveries: Counter,
     /// Deliveries that came early and are waited out.
     pub early_deliveries_waiting: Gauge,
+    /// Rows that were deleted because of their age.
+    pub retention_deleted: Family<TableLabel, Counter>,
     /// When each worker last did its work. `/readyz` judges by it.
     heartbeats: Family<WorkerLabel, Heartbeat>,
 }
@@ -132,6 +141,7 @@ impl Metrics {
             deliveries: Family::default(),
             forged_deliveries: Counter::default(),
             early_deliveries_waiting: Gauge::default(),
+            retention_deleted: Family::default(),
             heartbeats: Family::default(),
             registry: Registry::default(),
         };
@@ -205,6 +215,11 @@ impl Metrics {
             "early_deliveries_waiting",
             "Deliveries that came early and are waited out",
             metrics.early_deliveries_waiting.clone(),
+        );
+        registry.register(
+            "retention_deleted",
+            "Rows deleted because of their age",
+            metrics.retention_deleted.clone(),
         );
         registry.register(
             "worker_last_run_seconds",

@@ -6,6 +6,7 @@
 mod door;
 mod emulator;
 mod queue;
+mod retention;
 mod run;
 
 use std::ffi::OsString;
@@ -22,6 +23,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 
 pub use emulator::{EmulatorSettings, FaultSettings};
 pub use queue::QueueSettings;
+pub use retention::RetentionSettings;
 pub use run::RunSettings;
 
 pub use door::{ChosenSecret, CreateKey, DoorSettings, KeysTask, RevokeKey};
@@ -240,6 +242,9 @@ pub struct Settings {
     /// Who is let in, and how.
     #[command(flatten)]
     pub door: DoorSettings,
+    /// For how long what is over is kept.
+    #[command(flatten)]
+    pub retention: RetentionSettings,
 }
 
 impl Invocation {
@@ -273,6 +278,7 @@ impl Settings {
                 self.hold_seconds, self.max_hold_seconds
             ));
         }
+        self.retention.check()?;
         self.door.check()
     }
 }

@@ -44,6 +44,13 @@ impl ReservationId {
     pub const fn as_uuid(self) -> Uuid {
         self.0
     }
+
+    /// Where the names of this reservation's jobs lie, and the keys of their messages, among all
+    /// that are sorted by their bytes.
+    pub fn job_ids(self) -> std::ops::Range<JobId> {
+        // A semicolon comes right after a colon.
+        format!("expire:{self}:")..format!("expire:{self};")
+    }
 }
 
 impl fmt::Display for ReservationId {
@@ -200,5 +207,8 @@ mod tests {
             job.id(),
             "expire:rsv_01h455vb4pex5vsknk084sn02q:1796126400250"
         );
+        assert!(job.reservation.job_ids().contains(&job.id()));
+        let other: ReservationId = "rsv_01h455vb4pex5vsknk084sn02r".parse().unwrap();
+        assert!(job.id() < other.job_ids().start);
     }
 }

@@ -13,7 +13,7 @@ use super::{App, answer, examples, kinds};
 /// The page as the API document names it.
 type EventPage = Page<EventBody<'static>>;
 
-documented!(ListProblems: &[&kinds::VALIDATION]);
+documented!(ListProblems: &[&kinds::VALIDATION, &kinds::EVENTS_DELETED]);
 
 /// From where to read the log.
 #[derive(utoipa::IntoParams)]
@@ -45,7 +45,8 @@ impl ReadQuery for ListEvents {
 /// Read the event log
 ///
 /// One event for each change, numbered without gaps in the order in which things happened, from
-/// any point on. A reader that keeps the number of the last event it has seen misses nothing.
+/// any point on. A reader that keeps the number of the last event it has seen misses nothing. If
+/// events behind that number were deleted because of their age, it is told so.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -62,11 +63,16 @@ pub(super) async fn list(
     State(app): State<App>,
     Query(query): Query<ListEvents>,
 ) -> Result<Response, Problem> {
-    let rows = app
-        .engine
-        .store()
-        .events(query.after, query.limit + 1)
-        .await?;
+    let store = app.engine.store();
+    let rows = store.events(query.after, query.limit + 1).await?;
+    // Numbers have no gaps, so what is next needs no look at what was deleted.
+    if rows.first().map(|row| row.seq) != query.after.checked_add(1) {
+        let gone = store.retention().horizons().await?.last_deleted_event;
+        if query.after < gone {
+            let detail = format!("Events up to {gone} were deleted because of their age.");
+            return Err(Problem::new(&kinds::EVENTS_DELETED, detail).with("after", gone.into()));
+        }
+    }
     answer::ok(&Page::new(&rows, query.limit, EventBody::new, |last| {
         Ok(last.seq.to_string())
     })?)

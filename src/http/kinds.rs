@@ -32,6 +32,7 @@ pub(super) static ALL: [&Kind; 21] = [
     &NO_QUEUE,
     &IDEMPOTENCY_KEY_IN_USE,
     &REQUEST_TIMEOUT,
+    &EVENTS_DELETED,
     &PAYLOAD_TOO_LARGE,
     &UNSUPPORTED_MEDIA_TYPE,
     &VALIDATION,
@@ -169,6 +170,17 @@ pub(super) static REQUEST_TIMEOUT: Kind = Kind {
         happened: send the request again.",
     detail: "The body did not come within 9s.",
     extras: "{}",
+};
+
+pub(super) static EVENTS_DELETED: Kind = Kind {
+    slug: "events-deleted",
+    status: StatusCode::GONE,
+    title: "The log no longer reaches back so far",
+    explanation: "Events behind this `after` were deleted because of their age, as \
+        `HOLDFAST_KEEP_EVENTS_SECONDS` says. The log can be read from the `after` of this problem \
+        on; what was before it, reservations and stock tell as they are now.",
+    detail: "Events up to 4711 were deleted because of their age.",
+    extras: r#"{"after":4711}"#,
 };
 
 pub(super) static PAYLOAD_TOO_LARGE: Kind = Kind {

@@ -71,6 +71,9 @@ struct ProblemBody {
     /// `stock-below-held`: what would have been on hand.
     #[schema(nullable = false)]
     requested: Option<i64>,
+    /// `events-deleted`: the least `after` that is answered.
+    #[schema(nullable = false)]
+    after: Option<i64>,
     /// `internal`: by which the cause can be found in the server's log.
     #[schema(nullable = false)]
     request_id: Option<String>,

@@ -8,8 +8,8 @@ use crate::domain::Rules;
 use crate::engine::{self, Deliveries, Engine, Runtime};
 use crate::http;
 use crate::metrics::Metrics;
-use crate::settings::{CorsOrigins, QueueSettings, Settings};
-use crate::worker::{Consumer, Expirer, Relay};
+use crate::settings::{CorsOrigins, QueueSettings, RetentionSettings, Settings};
+use crate::worker::{Consumer, Expirer, Keep, Relay, Retention};
 
 use super::ServeError;
 use super::queue::{self, Opened};
@@ -106,6 +106,12 @@ impl Parts {
             return workers;
         }
         workers.start(self.expirer());
+        workers.start(Retention::new(
+            Arc::clone(self.engine.store()),
+            Arc::clone(&self.runtime),
+            Arc::clone(&self.metrics),
+            keep(&settings.retention),
+        ));
         let Some(opened) = &self.queue else {
             return workers;
         };
@@ -145,5 +151,15 @@ impl Parts {
                 worker: settings.roles.worker,
             },
         }
+    }
+}
+
+fn keep(settings: &RetentionSettings) -> Keep {
+    Keep {
+        answers: settings.keep_idempotency,
+        messages: settings.keep_outbox,
+        ledger: settings.keep_ledger,
+        reservations: settings.keep_reservations,
+        events: settings.keep_events,
     }
 }

@@ -77,6 +77,53 @@ fn a_default_hold_longer_than_the_longest_is_refused() {
 }
 
 #[test]
+fn what_is_needed_is_kept_by_default() {
+    let keep = serve(&[]).unwrap().retention;
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    assert_eq!(keep.keep_idempotency, days(1));
+    assert_eq!(keep.keep_outbox, days(7));
+    assert_eq!(keep.keep_ledger, days(30));
+    assert_eq!((keep.keep_reservations, keep.keep_events), (None, None));
+    let longer = serve(&[
+        "--keep-reservations-seconds",
+        "2592000",
+        "--keep-events-seconds",
+        "60",
+    ]);
+    let keep = longer.unwrap().retention;
+    assert_eq!(keep.keep_reservations, Some(days(30)));
+    assert_eq!(keep.keep_events, Some(Duration::from_secs(60)));
+}
+
+#[test]
+fn what_was_promised_cannot_be_kept_for_shorter() {
+    for (flag, least) in [
+        ("--keep-idempotency-seconds", 86_400),
+        ("--keep-ledger-seconds", 1_209_600),
+    ] {
+        assert!(serve(&[flag, &least.to_string()]).is_ok());
+        let said = refused(&[flag, &(least - 1).to_string()]);
+        let range = format!("{least}..=");
+        assert!(said.contains(flag) && said.contains(&range), "{said}");
+    }
+}
+
+#[test]
+fn reservations_outlive_their_ledger_rows_and_events_their_reservations() {
+    assert_eq!(
+        refused(&["--keep-reservations-seconds", "2591999"]),
+        "error: a reservation outlives what the ledger knows of it, and would be kept for \
+         2591999 s only, not for 2592000 s; raise HOLDFAST_KEEP_RESERVATIONS_SECONDS or lower \
+         HOLDFAST_KEEP_LEDGER_SECONDS"
+    );
+    let alone = refused(&["--keep-events-seconds", "2592000"]);
+    assert!(
+        alone.contains("HOLDFAST_KEEP_RESERVATIONS_SECONDS"),
+        "{alone}"
+    );
+}
+
+#[test]
 fn a_bootstrap_key_is_long_and_never_shown() {
     let long = "0123456789abcdef0123456789abcdef";
     let settings = serve(&["--bootstrap-key", long]).unwrap();

@@ -14,6 +14,7 @@ pub mod memory;
 mod outbox;
 pub mod postgres;
 mod quarantine;
+mod retention;
 pub mod sqlite;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ pub use self::outbox::{
 pub use self::quarantine::{
     MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY, Quarantine, QuarantineCase, RELAY, Sighting,
 };
+pub use self::retention::{Horizons, Retention, Step};
 
 use crate::domain::{
     Changes, JobId, Location, PaymentReference, Reservation, ReservationId, Sku, State, Stock,
@@ -92,8 +94,12 @@ pub trait Store: Send + Sync + 'static {
     /// The messages that nothing can be done with.
     fn quarantine(&self) -> &dyn Quarantine;
 
+    /// Deleting what nobody needs any more.
+    fn retention(&self) -> &dyn Retention;
+
     /// Recomputes what the rows promise (P1, P2, P8, the ledger against the events) in one
-    /// snapshot, and says row by row where it does not hold.
+    /// snapshot, and says row by row where it does not hold. What lies before a horizon (see
+    /// [`Horizons`]) is not missed.
     async fn audit(&self) -> Result<Vec<Drift>, StoreError>;
 }
 

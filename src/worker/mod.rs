@@ -6,6 +6,7 @@
 mod consumer;
 mod expirer;
 mod relay;
+mod retention;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::metrics::Heartbeat;
 pub use consumer::Consumer;
 pub use expirer::Expirer;
 pub use relay::Relay;
+pub use retention::{Keep, Retention};
 
 /// The first rest after an error; each further one is twice as long.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);

@@ -14,6 +14,7 @@ mod outbox;
 mod quarantine;
 mod reads;
 mod reservations;
+mod retention;
 mod sqlite_file;
 mod stock;
 mod stores;
@@ -94,6 +95,16 @@ macro_rules! stores {
                 reads::the_clock_is_the_one_that_was_handed_in,
                 reads::events_are_numbered_without_gaps,
                 reads::events_are_read_back_as_they_were_written,
+                retention::old_answers_go_and_young_ones_stay,
+                retention::messages_go_when_their_holds_are_over,
+                retention::a_message_that_waits_for_a_hold_is_never_deleted,
+                retention::jobs_leave_the_ledger_when_they_were_done_long_ago,
+                retention::a_recent_job_that_the_ledger_lacks_is_still_found,
+                retention::reservations_outlive_their_ledger_rows,
+                retention::a_reservation_that_went_too_early_is_still_found,
+                retention::events_go_from_the_beginning_of_the_log,
+                retention::a_refused_payment_stays_as_long_as_its_reservation,
+                retention::nothing_is_deleted_from_nothing,
                 audit::a_whole_life_leaves_no_drift,
                 audit::stock_that_nobody_holds_is_found,
                 audit::holds_that_no_stock_knows_are_found,

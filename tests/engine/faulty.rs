@@ -11,8 +11,8 @@ use holdfast::domain::{
 use holdfast::store::{
     Adopted, AdoptionCursor, ApiKeys, Claimed, Drift, Fate, Key, LockedKeys, LockedReservations,
     LockedStock, ManualClock, NextAttempt, NextPublication, Outbox, OutboxDepth, Parked, Postponed,
-    Published, Quarantine, RecordedAnswer, RecordedEvent, ReservationFilter, StockFilter, Store,
-    StoreError, Transaction, TransactionId, Wait,
+    Published, Quarantine, RecordedAnswer, RecordedEvent, ReservationFilter, Retention,
+    StockFilter, Store, StoreError, Transaction, TransactionId, Wait,
 };
 use tokio::sync::{Notify, Semaphore};
 
@@ -274,6 +274,10 @@ impl Store for Faulty {
 
     fn quarantine(&self) -> &dyn Quarantine {
         self.inner.quarantine()
+    }
+
+    fn retention(&self) -> &dyn Retention {
+        self.inner.retention()
     }
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {

@@ -22,5 +22,6 @@ mod promises;
 mod pulls;
 mod races;
 mod relay;
+mod retention;
 mod scripted;
 mod shop;

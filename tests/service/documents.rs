@@ -126,6 +126,7 @@ async fn every_documented_answer_is_given(shop: &mut Shop) {
             client.send(request).await.expect(status);
         }
     }
+    the_log_says_where_it_begins(shop, &client).await;
     runs_give_their_answers(shop).await;
     let missing = missing();
     assert!(
@@ -147,6 +148,27 @@ async fn runs_give_their_answers(shop: &mut Shop) {
     let settings = settings(away, "300");
     let client = shop.restart(&settings).await;
     run(client, &RELAY).await.expect(200);
+}
+
+/// No test waits until an event is old, so one is put aside as if it had been deleted.
+async fn the_log_says_where_it_begins(shop: &Shop, client: &Client) {
+    let all = client.list_events(0, 10).await.expect(200);
+    let hide = "update events set seq = 1000000 where seq = 1";
+    let delete = "update retention set seq = 1 where table_name = 'events'";
+    for sql in [hide, delete] {
+        shop.sql(sql).await.unwrap();
+    }
+    let gone = client.list_events(0, 10).await.expect(410);
+    assert_eq!(gone["type"], "/problems/events-deleted");
+    assert_eq!(gone["after"], 1);
+    let rest = client.list_events(1, 9).await.expect(200);
+    assert_eq!(rest["items"][0], all["items"][1]);
+    let end = client.list_events(1_000_000, 9).await.expect(200);
+    assert_eq!(end["items"], json!([]));
+    let restore = "update retention set seq = 0 where table_name = 'events'";
+    for sql in ["update events set seq = 1 where seq = 1000000", restore] {
+        shop.sql(sql).await.unwrap();
+    }
 }
 
 /// What the document promises and no answer of this process has shown.

@@ -12,7 +12,7 @@ use crate::domain::{
 use crate::store::memory::Memory;
 use crate::store::{
     ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
-    StockFilter, Store, StoreError, Transaction, TransactionId,
+    Retention, StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 
 #[derive(Default)]
@@ -209,6 +209,10 @@ impl Store for Shelf {
 
     fn quarantine(&self) -> &dyn Quarantine {
         NOTHING.quarantine()
+    }
+
+    fn retention(&self) -> &dyn Retention {
+        NOTHING.retention()
     }
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {

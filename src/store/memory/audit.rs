@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rows::Rows;
-use crate::domain::{EventKind, ReservationId, State, StockKey, Timestamp};
-use crate::store::Drift;
+use crate::domain::{EventKind, Reservation, ReservationId, State, StockKey, Timestamp};
+use crate::store::{Drift, Horizons};
 
 /// A hold that is tried again more than this after its deadline could not be released.
 const PUT_OFF_MS: i64 = 60_000;
@@ -50,7 +50,7 @@ fn audit_stock(rows: &Rows, drifts: &mut Vec<Drift>) {
 /// P2: a reservation leaves held once. P7: it is released in time. P9: one event created it.
 fn audit_reservations(rows: &Rows, now: Timestamp, drifts: &mut Vec<Drift>) {
     let mut created: BTreeMap<ReservationId, usize> = BTreeMap::new();
-    let mut closing: BTreeMap<ReservationId, (Option<Timestamp>, Vec<&str>)> = BTreeMap::new();
+    let mut closing: BTreeMap<ReservationId, Closing<'_>> = BTreeMap::new();
     for recorded in &rows.events {
         let Some(id) = recorded.event.reservation_id else {
             continue;
@@ -58,9 +58,10 @@ fn audit_reservations(rows: &Rows, now: Timestamp, drifts: &mut Vec<Drift>) {
         match recorded.event.kind {
             EventKind::Created => *created.entry(id).or_default() += 1,
             kind @ (EventKind::Paid | EventKind::Cancelled | EventKind::Expired) => {
-                let (closed_at, kinds) = closing.entry(id).or_default();
-                closed_at.get_or_insert(recorded.event.at);
-                kinds.push(kind.as_str());
+                let closing = closing.entry(id).or_default();
+                closing.first_at.get_or_insert(recorded.event.at);
+                closing.last_at = Some(recorded.event.at);
+                closing.kinds.push(kind.as_str());
             }
             _ => {}
         }
@@ -68,44 +69,92 @@ fn audit_reservations(rows: &Rows, now: Timestamp, drifts: &mut Vec<Drift>) {
     let known = rows.reservations.keys();
     let ids: BTreeSet<_> = known.chain(created.keys()).chain(closing.keys()).collect();
     for id in ids {
+        let told = Told {
+            creations: created.get(id).copied().unwrap_or_default(),
+            closing: closing.get(id).cloned().unwrap_or_default(),
+        };
         let name = format!("reservation {id}");
-        let reservation = rows.reservations.get(id);
-        let state = reservation.map_or("no row", |row| row.state.as_str());
-        let expected: &[&str] = match reservation {
-            None => &[],
-            Some(row) if row.reacquired => &["expired", "paid"],
-            Some(row) if row.state == State::Held => &[],
-            Some(_) => &[state],
-        };
-        let (closed_at, kinds) = closing.get(id).cloned().unwrap_or_default();
-        let drifted = match reservation {
-            Some(row) => kinds != expected || row.closed_at != closed_at,
-            None => !kinds.is_empty(),
-        };
-        if drifted {
-            let detail = format!("{state}, and its closing events are: {}", kinds.join(", "));
-            drifts.push(drift("P2", name.clone(), detail));
+        match rows.reservations.get(id) {
+            Some(row) => audit_row(row, &told, rows.horizons, now, &name, drifts),
+            None => audit_absence(&told, rows.horizons, &name, drifts),
         }
-        let creations = created.get(id).copied().unwrap_or_default();
-        if reservation.is_some() != (creations == 1) {
-            let detail = format!("{state}, and created by {creations} events");
-            drifts.push(drift("P9", name.clone(), detail));
-        }
-        if let Some(row) = reservation
-            && row.is_due(now)
-            && row.attempt_at.millis_since(row.expires_at) > PUT_OFF_MS
-        {
-            let detail = format!(
-                "due since {}, put off until {}",
-                row.expires_at, row.attempt_at
-            );
-            drifts.push(drift("P7", name, detail));
-        }
+    }
+}
+
+/// What the events that are still there tell of a reservation.
+struct Told<'a> {
+    creations: usize,
+    closing: Closing<'a>,
+}
+
+/// The events by which a reservation left `held`, and was sold anew.
+#[derive(Clone, Default)]
+struct Closing<'a> {
+    first_at: Option<Timestamp>,
+    last_at: Option<Timestamp>,
+    kinds: Vec<&'a str>,
+}
+
+/// A reservation that is there.
+fn audit_row(
+    row: &Reservation,
+    told: &Told<'_>,
+    horizons: Horizons,
+    now: Timestamp,
+    name: &str,
+    drifts: &mut Vec<Drift>,
+) {
+    let state = row.state.as_str();
+    let expected: &[&str] = if row.reacquired {
+        &["expired", "paid"]
+    } else if row.state == State::Held {
+        &[]
+    } else {
+        &[state]
+    };
+    let Closing {
+        first_at, kinds, ..
+    } = &told.closing;
+    let may_be_gone = row.closed_at.is_some() && row.closed_at <= horizons.events;
+    if !may_be_gone && (kinds != expected || row.closed_at != *first_at) {
+        let detail = format!("{state}, and its closing events are: {}", kinds.join(", "));
+        drifts.push(drift("P2", name.to_owned(), detail));
+    }
+    let creations = told.creations;
+    let may_be_gone = Some(row.created_at) <= horizons.events;
+    if creations != 1 && !(creations == 0 && may_be_gone) {
+        let detail = format!("{state}, and created by {creations} events");
+        drifts.push(drift("P9", name.to_owned(), detail));
+    }
+    if row.is_due(now) && row.attempt_at.millis_since(row.expires_at) > PUT_OFF_MS {
+        let detail = format!(
+            "due since {}, put off until {}",
+            row.expires_at, row.attempt_at
+        );
+        drifts.push(drift("P7", name.to_owned(), detail));
+    }
+}
+
+/// A reservation that only events know. It was deleted if it had ended before the horizon.
+fn audit_absence(told: &Told<'_>, horizons: Horizons, name: &str, drifts: &mut Vec<Drift>) {
+    let Closing { last_at, kinds, .. } = &told.closing;
+    if last_at.is_some() && *last_at <= horizons.reservations {
+        return;
+    }
+    if !kinds.is_empty() {
+        let kinds = kinds.join(", ");
+        let detail = format!("no row, and its closing events are: {kinds}");
+        drifts.push(drift("P2", name.to_owned(), detail));
+    }
+    if told.creations > 0 {
+        let detail = format!("no row, and created by {} events", told.creations);
+        drifts.push(drift("P9", name.to_owned(), detail));
     }
 }
 
 /// P9: the ledger's releases are the events' releases.
 fn audit_ledger(rows: &Rows, drifts: &mut Vec<Drift>) {
+    let horizon = rows.horizons.ledger.max(rows.horizons.events);
     let mut releases: BTreeMap<(ReservationId, Timestamp), (usize, usize)> = BTreeMap::new();
     for entry in rows.ledger.values() {
         if entry.outcome == State::Expired.as_str() {
@@ -121,7 +170,7 @@ fn audit_ledger(rows: &Rows, drifts: &mut Vec<Drift>) {
         }
     }
     for ((id, at), (entries, events)) in releases {
-        if entries != events {
+        if entries != events && Some(at) > horizon {
             let detail = format!("expired at {at}: {entries} ledger rows, {events} events");
             drifts.push(drift("P9", format!("reservation {id}"), detail));
         }

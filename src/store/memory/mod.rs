@@ -9,6 +9,7 @@ mod api_keys;
 mod audit;
 mod outbox;
 mod quarantine;
+mod retention;
 mod rows;
 mod transaction;
 
@@ -21,7 +22,7 @@ use self::rows::Rows;
 use self::transaction::MemoryTransaction;
 use super::{
     ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
-    StockFilter, Store, StoreError, Transaction, TransactionId,
+    Retention, StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
 
@@ -161,6 +162,10 @@ impl Store for Memory {
     }
 
     fn quarantine(&self) -> &dyn Quarantine {
+        self
+    }
+
+    fn retention(&self) -> &dyn Retention {
         self
     }
 

@@ -8,7 +8,7 @@ use crate::domain::{
     ApiKey, ApiKeyId, JobId, LedgerEntry, Message, OutboxEntry, PaymentReference, Reservation,
     ReservationId, State, Stock, StockKey, Timestamp,
 };
-use crate::store::{Key, QuarantineCase, RecordedAnswer, RecordedEvent};
+use crate::store::{Horizons, Key, QuarantineCase, RecordedAnswer, RecordedEvent};
 
 /// A message on its way to a queue.
 #[derive(Clone, Debug)]
@@ -36,13 +36,15 @@ pub(super) struct Rows {
     pub(super) reservations: BTreeMap<ReservationId, Reservation>,
     pub(super) ledger: BTreeMap<JobId, LedgerEntry>,
     pub(super) refused_payments: BTreeSet<(ReservationId, PaymentReference)>,
-    /// The one with the number `n` is at `n - 1`.
+    /// In the order of their numbers, from the first that was not deleted.
     pub(super) events: Vec<RecordedEvent>,
     pub(super) answers: BTreeMap<Key, RecordedAnswer>,
     pub(super) outbox: BTreeMap<Message, OutboxRow>,
     pub(super) api_keys: BTreeMap<ApiKeyId, ApiKey>,
     /// By number.
     pub(super) quarantine: BTreeMap<i64, QuarantineCase>,
+    /// How far back rows were deleted because of their age.
+    pub(super) horizons: Horizons,
     /// Messages that are neither published nor parked, by when they are next tried.
     pub(super) waiting: BTreeSet<(Timestamp, Message)>,
     /// Held reservations by when they are next tried.

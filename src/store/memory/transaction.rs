@@ -334,7 +334,8 @@ impl Transaction for MemoryTransaction {
         }
         rows.ledger.extend(staged.ledger);
         rows.refused_payments.extend(staged.refused_payments);
-        let head = rows.events.last().map_or(0, |last| last.seq);
+        let last = rows.events.last().map(|last| last.seq);
+        let head = last.unwrap_or(rows.horizons.last_deleted_event);
         for (event, seq) in staged.events.into_iter().zip(head + 1..) {
             rows.events.push(RecordedEvent { seq, event });
         }

@@ -10,7 +10,7 @@ use crate::store::{Drift, StoreError};
 
 /// One promise, and the statement that finds the rows that break it. The statement's columns are
 /// the row's name, or a null beside the name of a reservation, and what is wrong. `$1` is how many
-/// to find, `$2` is now.
+/// to find, `$2` is now. What lies before the horizon of its table is not missed.
 pub(super) struct Check {
     pub(super) promise: &'static str,
     pub(super) sql: &'static str,
@@ -41,6 +41,17 @@ macro_rules! claimed {
     };
 }
 
+/// Before and at this instant, rows of a table may have been deleted because of their age.
+macro_rules! horizon {
+    ($table:literal) => {
+        concat!(
+            "coalesce((SELECT t.horizon FROM retention AS t WHERE t.table_name = '",
+            $table,
+            "'), '-infinity')"
+        )
+    };
+}
+
 pub(super) const CHECKS: [Check; 9] = [
     // The constraint says the same; this is for a database whose constraint was dropped.
     Check {
@@ -56,12 +67,14 @@ pub(super) const CHECKS: [Check; 9] = [
     },
     Check {
         promise: "P2",
-        sql: "
+        sql: concat!(
+            "
             WITH closing AS (
                 SELECT
                     e.reservation_id AS id,
                     array_agg(e.kind ORDER BY e.seq) AS kinds,
-                    min(e.at) AS at
+                    min(e.at) AS at,
+                    max(e.at) AS last_at
                 FROM events AS e
                 WHERE e.kind IN ('paid', 'cancelled', 'expired')
                 GROUP BY e.reservation_id
@@ -79,12 +92,25 @@ pub(super) const CHECKS: [Check; 9] = [
                 )
             FROM reservations AS r
             FULL JOIN closing AS c ON c.id = r.id
-            WHERE r.closed_at IS DISTINCT FROM c.at
-                OR c.kinds IS DISTINCT FROM CASE
-                    WHEN r.reacquired THEN ARRAY['expired', 'paid']
-                    WHEN r.state <> 'held' THEN ARRAY[r.state]
+            WHERE
+                (
+                    r.closed_at IS DISTINCT FROM c.at
+                    OR c.kinds IS DISTINCT FROM CASE
+                        WHEN r.reacquired THEN ARRAY['expired', 'paid']
+                        WHEN r.state <> 'held' THEN ARRAY[r.state]
+                    END
+                )
+                AND CASE
+                    WHEN r.id IS NULL THEN c.last_at > ",
+            horizon!("reservations"),
+            "
+                    WHEN r.closed_at IS NULL THEN true
+                    ELSE r.closed_at > ",
+            horizon!("events"),
+            "
                 END
-            LIMIT $1",
+            LIMIT $1"
+        ),
     },
     Check {
         promise: "P7",
@@ -175,11 +201,15 @@ pub(super) const CHECKS: [Check; 9] = [
     },
     Check {
         promise: "P9",
-        sql: "
+        sql: concat!(
+            "
             WITH created AS (
-                SELECT e.reservation_id AS id, count(*) AS times
+                SELECT
+                    e.reservation_id AS id,
+                    count(*) FILTER (WHERE e.kind = 'created') AS times,
+                    max(e.at) FILTER (WHERE e.kind <> 'created') AS closed_at
                 FROM events AS e
-                WHERE e.kind = 'created'
+                WHERE e.kind IN ('created', 'paid', 'cancelled', 'expired')
                 GROUP BY e.reservation_id
             )
             SELECT
@@ -192,23 +222,42 @@ pub(super) const CHECKS: [Check; 9] = [
                 )
             FROM reservations AS r
             FULL JOIN created AS c ON c.id = r.id
-            WHERE r.id IS NULL OR c.times IS DISTINCT FROM 1
-            LIMIT $1",
+            WHERE CASE
+                WHEN r.id IS NULL THEN
+                    c.times > 0
+                    AND coalesce(c.closed_at > ",
+            horizon!("reservations"),
+            ", true)
+                WHEN coalesce(c.times, 0) = 0 THEN r.created_at > ",
+            horizon!("events"),
+            "
+                ELSE c.times <> 1
+            END
+            LIMIT $1"
+        ),
     },
     Check {
         promise: "P9",
-        sql: "
+        sql: concat!(
+            "
             WITH
+                horizon AS (
+                    SELECT greatest(",
+            horizon!("ledger"),
+            ", ",
+            horizon!("events"),
+            ") AS at
+                ),
                 said AS (
                     SELECT e.reservation_id AS id, count(*) AS rows, min(e.at) AS at
                     FROM events AS e
-                    WHERE e.kind = 'expired'
+                    WHERE e.kind = 'expired' AND e.at > (SELECT h.at FROM horizon AS h)
                     GROUP BY e.reservation_id
                 ),
                 done AS (
                     SELECT l.reservation_id AS id, count(*) AS rows, min(l.at) AS at
                     FROM ledger AS l
-                    WHERE l.outcome = 'expired'
+                    WHERE l.outcome = 'expired' AND l.at > (SELECT h.at FROM horizon AS h)
                     GROUP BY l.reservation_id
                 )
             SELECT
@@ -224,18 +273,28 @@ pub(super) const CHECKS: [Check; 9] = [
             FROM said
             FULL JOIN done ON done.id = said.id
             WHERE (said.rows, said.at) IS DISTINCT FROM (done.rows, done.at)
-            LIMIT $1",
+            LIMIT $1"
+        ),
     },
     Check {
         promise: "P9",
         sql: "
-            WITH numbered AS (
-                SELECT e.seq, lag(e.seq, 1, 0::bigint) OVER (ORDER BY e.seq) AS before
-                FROM events AS e
-                UNION ALL
-                SELECT (SELECT h.seq FROM event_head AS h) + 1, coalesce(max(e.seq), 0)
-                FROM events AS e
-            )
+            WITH
+                deleted AS (
+                    SELECT t.seq FROM retention AS t WHERE t.table_name = 'events'
+                ),
+                numbered AS (
+                    SELECT
+                        e.seq,
+                        lag(e.seq, 1, (SELECT d.seq FROM deleted AS d)) OVER (ORDER BY e.seq)
+                            AS before
+                    FROM events AS e
+                    UNION ALL
+                    SELECT
+                        (SELECT h.seq FROM event_head AS h) + 1,
+                        coalesce(max(e.seq), (SELECT d.seq FROM deleted AS d))
+                    FROM events AS e
+                )
             SELECT
                 format('event %s', n.before + 1),
                 NULL::uuid,

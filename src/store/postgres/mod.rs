@@ -14,6 +14,7 @@ mod outbox;
 mod plans;
 mod quarantine;
 mod read;
+mod retention;
 mod row;
 mod transaction;
 mod transitions;
@@ -32,7 +33,7 @@ use self::error::store_error;
 use self::transaction::PostgresTransaction;
 use super::{
     ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
-    StockFilter, Store, StoreError, Transaction, TransactionId,
+    Retention, StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
 
@@ -247,6 +248,10 @@ impl Store for Postgres {
     }
 
     fn quarantine(&self) -> &dyn Quarantine {
+        self
+    }
+
+    fn retention(&self) -> &dyn Retention {
         self
     }
 

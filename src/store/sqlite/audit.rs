@@ -35,7 +35,8 @@ pub(super) async fn audit(readers: &SqlitePool, now: Timestamp) -> Result<Vec<Dr
 const MOST: i64 = 1_000;
 
 /// A promise, and the statement that finds the rows that break it. `?1` is now, `?2` the most rows
-/// wanted. What is found has a `name`, or else a `reservation_id`, and a `detail`.
+/// wanted. What is found has a `name`, or else a `reservation_id`, and a `detail`. What lies before
+/// the horizon of its table is not missed.
 struct Check {
     promise: &'static str,
     sql: &'static str,
@@ -58,6 +59,17 @@ fn drift(promise: &'static str, found: &SqliteRow) -> Result<Drift, sqlx::Error>
         row,
         detail: found.try_get("detail")?,
     })
+}
+
+/// Before and at this instant, rows of a table may have been deleted because of their age.
+macro_rules! horizon {
+    ($table:literal) => {
+        concat!(
+            "coalesce((SELECT horizon FROM retention WHERE table_name = '",
+            $table,
+            "'), -1)"
+        )
+    };
 }
 
 const CHECKS: &[Check] = &[
@@ -129,11 +141,13 @@ const CHECKS: &[Check] = &[
     // A reservation leaves held once; only reacquired ones are paid after that.
     Check {
         promise: "P2",
-        sql: "
+        sql: concat!(
+            "
             WITH closing AS (
                 SELECT reservation_id,
                        group_concat(kind, ', ' ORDER BY seq) AS kinds,
-                       min(at) AS closed_at
+                       min(at) AS closed_at,
+                       max(at) AS last_at
                 FROM events
                 WHERE kind IN ('paid', 'cancelled', 'expired')
                 GROUP BY reservation_id
@@ -146,16 +160,27 @@ const CHECKS: &[Check] = &[
                        || ', from ' || coalesce(closing.closed_at, 'no time') AS detail
             FROM closing
             FULL JOIN reservations ON reservations.id = closing.reservation_id
-            WHERE closing.kinds IS NOT
-                  CASE
-                      WHEN reservations.state = 'held' THEN NULL
-                      WHEN reservations.reacquired THEN 'expired, paid'
-                      ELSE reservations.state
+            WHERE CASE
+                      WHEN reservations.id IS NULL
+                          THEN closing.last_at > ",
+            horizon!("reservations"),
+            "
+                      ELSE (
+                          closing.kinds IS NOT
+                              CASE
+                                  WHEN reservations.state = 'held' THEN NULL
+                                  WHEN reservations.reacquired THEN 'expired, paid'
+                                  ELSE reservations.state
+                              END
+                          OR reservations.closed_at IS NOT closing.closed_at
+                      )
+                      AND coalesce(reservations.closed_at > ",
+            horizon!("events"),
+            ", TRUE)
                   END
-               OR reservations.id IS NULL
-               OR reservations.closed_at IS NOT closing.closed_at
             LIMIT ?2
-        ",
+        "
+        ),
     },
     // A due hold is expired within the bound: this one could not be, and was put off.
     Check {
@@ -174,12 +199,14 @@ const CHECKS: &[Check] = &[
     // Each reservation was created by one event.
     Check {
         promise: "P9",
-        sql: "
+        sql: concat!(
+            "
             WITH created AS (
                 SELECT reservation_id,
-                       count(*) AS count
+                       count(*) FILTER (WHERE kind = 'created') AS count,
+                       max(at) FILTER (WHERE kind <> 'created') AS closed_at
                 FROM events
-                WHERE kind = 'created'
+                WHERE kind IN ('created', 'paid', 'cancelled', 'expired')
                 GROUP BY reservation_id
             )
             SELECT coalesce(reservations.id, created.reservation_id) AS reservation_id,
@@ -188,15 +215,27 @@ const CHECKS: &[Check] = &[
                        || coalesce(created.count, 0) || ' events' AS detail
             FROM created
             FULL JOIN reservations ON reservations.id = created.reservation_id
-            WHERE reservations.id IS NULL
-               OR created.count IS NOT 1
+            WHERE CASE
+                      WHEN reservations.id IS NULL
+                          THEN created.count > 0
+                          AND coalesce(created.closed_at > ",
+            horizon!("reservations"),
+            ", TRUE)
+                      WHEN coalesce(created.count, 0) = 0
+                          THEN reservations.created_at > ",
+            horizon!("events"),
+            "
+                      ELSE created.count <> 1
+                  END
             LIMIT ?2
-        ",
+        "
+        ),
     },
     // The ledger's releases are the events' releases.
     Check {
         promise: "P9",
-        sql: "
+        sql: concat!(
+            "
             WITH released AS (
                 SELECT reservation_id,
                        at,
@@ -220,20 +259,31 @@ const CHECKS: &[Check] = &[
             FROM released
             FULL JOIN told USING (reservation_id, at)
             WHERE released.count IS NOT told.count
+              AND at > max(",
+            horizon!("ledger"),
+            ", ",
+            horizon!("events"),
+            ")
             LIMIT ?2
-        ",
+        "
+        ),
     },
     // Events are numbered 1, 2, 3, ... up to the head.
     Check {
         promise: "P9",
         sql: "
-            WITH numbered AS (
+            WITH deleted AS (
+                SELECT seq
+                FROM retention
+                WHERE table_name = 'events'
+            ),
+            numbered AS (
                 SELECT seq,
-                       lag(seq, 1, 0) OVER (ORDER BY seq) AS previous
+                       lag(seq, 1, (SELECT seq FROM deleted)) OVER (ORDER BY seq) AS previous
                 FROM events
                 UNION ALL
                 SELECT (SELECT seq + 1 FROM event_head),
-                       coalesce(max(seq), 0)
+                       coalesce(max(seq), (SELECT seq FROM deleted))
                 FROM events
             )
             SELECT NULL AS reservation_id,

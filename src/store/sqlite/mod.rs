@@ -11,6 +11,7 @@ mod error;
 mod outbox;
 mod quarantine;
 mod read;
+mod retention;
 mod row;
 mod statement;
 mod transaction;
@@ -33,7 +34,7 @@ use self::error::store_error;
 use self::transaction::SqliteTransaction;
 use super::{
     ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
-    StockFilter, Store, StoreError, Transaction, TransactionId,
+    Retention, StockFilter, Store, StoreError, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
 
@@ -260,6 +261,10 @@ impl Store for Sqlite {
         self
     }
 
+    fn retention(&self) -> &dyn Retention {
+        self
+    }
+
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
         audit::audit(&self.readers, self.clock.in_process()).await
     }
@@ -298,7 +303,8 @@ mod tests {
     async fn no_statement_of_a_batch_scans_a_table() {
         let (store, file) = open("plans").await;
         let writes = statement::ALL.map(|statement| (statement.name, statement.sql));
-        for (name, sql) in writes.into_iter().chain(statement::LOOKS) {
+        let looks = statement::LOOKS.into_iter().chain(retention::LOOKS);
+        for (name, sql) in writes.into_iter().chain(looks) {
             let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
             let steps = sqlx::query(explain).fetch_all(&store.writer).await.unwrap();
             for step in steps {

@@ -41,7 +41,7 @@ fn entry_row(entry: &OutboxEntry) -> Value {
     })
 }
 
-fn message_row(message: Message, attempt: u32) -> Value {
+pub(super) fn message_row(message: Message, attempt: u32) -> Value {
     json!({
         "reservation_id": message.job.reservation.as_uuid().to_string(),
         "due_at": message.job.deadline.as_millis(),
@@ -52,7 +52,7 @@ fn message_row(message: Message, attempt: u32) -> Value {
 
 impl Sqlite {
     /// A transaction that has the writer to itself.
-    async fn begin_writing(&self) -> Result<Transaction<'static, Driver>, StoreError> {
+    pub(super) async fn begin_writing(&self) -> Result<Transaction<'static, Driver>, StoreError> {
         let begun = self.writer.begin_with("BEGIN IMMEDIATE").await;
         begun.map_err(store_error)
     }
