@@ -19,7 +19,7 @@ pub(super) struct Kind {
 }
 
 /// All kinds, in the order in which they are documented.
-pub(super) static ALL: [&Kind; 21] = [
+pub(super) static ALL: [&Kind; 22] = [
     &MALFORMED_REQUEST,
     &UNAUTHORIZED,
     &FORBIDDEN,
