@@ -183,19 +183,15 @@ impl Worker for Retention {
         let label = TableLabel { table };
         let counter = self.metrics.retention_deleted.get_or_create(&label).clone();
         counter.inc_by(u64::try_from(batch.deleted).unwrap_or(u64::MAX));
-        match batch.next.or_else(|| self.place.next_table()) {
-            Some(place) => {
-                self.place = place;
-                Ok(if took.is_zero() {
-                    Next::Again
-                } else {
-                    Next::After(took)
-                })
-            }
-            None => {
-                self.place = Place::Answers;
-                Ok(Next::After(jittered(REST, self.runtime.as_ref())))
-            }
-        }
+        let Some(place) = batch.next.or_else(|| self.place.next_table()) else {
+            self.place = Place::Answers;
+            return Ok(Next::After(jittered(REST, self.runtime.as_ref())));
+        };
+        self.place = place;
+        Ok(if took.is_zero() {
+            Next::Again
+        } else {
+            Next::After(took)
+        })
     }
 }

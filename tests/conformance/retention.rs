@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use holdfast::domain::{
-    EventKind, Message, OnExpired, QueueRule, Reservation, ReservationId, State,
+    Changes, EventKind, Message, OnExpired, QueueRule, Reservation, ReservationId, State,
 };
 use holdfast::store::{
     Answer, Horizons, Key, Parked, Published, RecordedAnswer, ReservationFilter, Sighting, Step,
@@ -94,7 +94,7 @@ pub async fn old_answers_go_and_young_ones_stay(world: World) {
         answer("b", 1),
         answer("young", 3),
     ];
-    world.write(&Default::default(), &answers).await.unwrap();
+    world.write(&Changes::default(), &answers).await.unwrap();
     world.clock.set(at(DAY_MS + 2));
     let retention = world.store.retention();
     assert_eq!(retention.delete_answers(DAY_MS, 2).await.unwrap(), 2);
@@ -355,7 +355,7 @@ pub async fn a_refused_payment_stays_as_long_as_its_reservation(world: World) {
     world.clock.set(at(MINUTE_MS));
     expire_all(&world, &held).await;
     let pay = check_out(held[0].id, "pi", OnExpired::Reject);
-    world.run(&[pay.clone()]).await;
+    world.run(std::slice::from_ref(&pay)).await;
     let refused = |events: &[holdfast::store::RecordedEvent]| {
         let kinds = events.iter().map(|it| it.event.kind);
         kinds

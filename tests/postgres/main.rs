@@ -12,4 +12,5 @@ mod faults;
 mod locks;
 mod rates;
 mod reads;
+mod retention;
 mod writes;

@@ -10,7 +10,10 @@ use crate::world::database::database;
 use crate::world::directory::TempDir;
 use crate::world::server::run;
 
-on_each_store!(audit_finds_what_was_tampered_with);
+on_each_store!(
+    audit_finds_what_was_tampered_with,
+    audit_says_how_far_back_rows_were_deleted,
+);
 
 /// Fails unless the program ended with this code and one line on stderr that has these words.
 pub fn assert_refused(output: &Output, code: i32, words: &[&str]) {
@@ -162,6 +165,20 @@ fn settings_that_make_no_sense_are_refused_in_one_line() {
         assert_eq!(refused.status.code(), Some(2), "{name}");
         assert!(String::from_utf8_lossy(&refused.stderr).contains(words));
     }
+}
+
+async fn audit_says_how_far_back_rows_were_deleted(shop: &mut Shop) {
+    let says = |shop: &Shop| String::from_utf8(shop.run(&["audit"]).stderr).unwrap();
+    assert!(!says(shop).contains("ledger"));
+    let delete = if shop.url().starts_with("sqlite") {
+        "update retention set horizon = 1796126400250 where table_name = 'ledger'"
+    } else {
+        "update retention set horizon = '2026-12-01T12:00:00.250Z' where table_name = 'ledger'"
+    };
+    shop.sql(delete).await.unwrap();
+    let said = says(shop);
+    let horizon = "rows of ledger up to 2026-12-01T12:00:00.250Z were deleted for their age";
+    assert!(said.contains(horizon), "{said}");
 }
 
 async fn audit_finds_what_was_tampered_with(shop: &mut Shop) {
