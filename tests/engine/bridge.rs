@@ -198,7 +198,7 @@ pub struct Bridge {
     pub is_up: bool,
     /// The most messages that one run had in its hands.
     pub most_rows: usize,
-    /// How many runs there were that had any.
+    /// How many runs there were.
     pub runs: usize,
     /// How many deliveries came to what.
     pub outcomes: BTreeMap<&'static str, usize>,
@@ -266,75 +266,75 @@ impl Bridge {
     /// leaves the clock there.
     pub async fn pass_until(&mut self, until: Timestamp) {
         loop {
-            self.work().await;
-            let next = self.next_event().await.filter(|next| *next <= until);
+            let next = self.work().await.filter(|next| *next <= until);
             let now = self.clock.now();
-            match next {
-                Some(next) if next > now => self.clock.set(next),
-                Some(next) => panic!("what was to be done at {next} is not done at {now}"),
-                None => {
-                    self.clock.set(until.max(now));
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Does what can be done at this instant.
-    pub async fn work(&mut self) {
-        loop {
-            self.drive_relay().await;
-            let due = self.queue.due();
-            if due.is_empty() {
-                break;
-            }
-            let deliveries = &self.deliveries;
-            let deliver = |message: Message| async move {
-                let payload = message.payload();
-                deliveries
-                    .deliver(payload.as_bytes(), Via::Push, None)
-                    .await
-            };
-            let ended: Vec<Delivered> = iter(due.into_iter().map(deliver))
-                .buffer_unordered(AT_ONCE)
-                .map(Result::unwrap)
-                .collect()
-                .await;
-            for outcome in ended {
-                *self.outcomes.entry(outcome.as_str()).or_default() += 1;
-            }
-        }
-        while self.sweep.run_bounded(self.bounds).await.unwrap().more {}
-    }
-
-    async fn drive_relay(&mut self) {
-        while self.is_up {
-            let run = self.relay.run_bounded(self.bounds).await.unwrap();
-            let rows = run.handled();
-            assert!(rows <= self.bounds.max_rows, "{run:?}");
-            self.most_rows = self.most_rows.max(rows);
-            self.runs += usize::from(rows > 0);
-            if !run.more {
+            self.clock.set(next.unwrap_or(until).max(now));
+            if next.is_none() {
                 return;
             }
         }
     }
 
-    /// When there is next something to do, for anybody.
-    async fn next_event(&self) -> Option<Timestamp> {
-        let look = self.store.next_attempt(Timestamp::EPOCH).await.unwrap();
-        let grace_ms = i64::try_from(GRACE.as_millis()).unwrap();
-        let swept = look.attempt_at.map(|at| at.saturating_add_millis(grace_ms));
+    /// Does what is to be done at this instant, and says when there is next something to do.
+    pub async fn work(&mut self) -> Option<Timestamp> {
+        loop {
+            let now = self.clock.now();
+            let [publication, delivery, sweep] = self.coming().await;
+            let is_now = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
+            if is_now(publication) {
+                self.drive_relay().await;
+            } else if is_now(delivery) {
+                self.deliver_due().await;
+            } else if is_now(sweep) {
+                while self.sweep.run_bounded(self.bounds).await.unwrap().more {}
+            } else {
+                return [publication, delivery, sweep].into_iter().flatten().min();
+            }
+        }
+    }
+
+    /// When there is next something to do: for the relay, if anybody drives it, for the queue, and
+    /// for the sweep.
+    async fn coming(&self) -> [Option<Timestamp>; 3] {
         let published = if self.is_up {
             let next = self.store.outbox().next_publication().await.unwrap();
             next.publish_after
         } else {
             None
         };
-        [swept, published, self.queue.next()]
-            .into_iter()
-            .flatten()
-            .min()
+        let look = self.store.next_attempt(Timestamp::EPOCH).await.unwrap();
+        let swept = look.attempt_at;
+        let swept = swept.map(|at| at.saturating_add_millis(grace_ms()));
+        [published, self.queue.next(), swept]
+    }
+
+    async fn deliver_due(&mut self) {
+        let deliveries = &self.deliveries;
+        let deliver = |message: Message| async move {
+            let payload = message.payload();
+            let ended = deliveries.deliver(payload.as_bytes(), Via::Push, None);
+            ended.await.unwrap()
+        };
+        let ended: Vec<Delivered> = iter(self.queue.due().into_iter().map(deliver))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        for outcome in ended {
+            *self.outcomes.entry(outcome.as_str()).or_default() += 1;
+        }
+    }
+
+    async fn drive_relay(&mut self) {
+        loop {
+            let run = self.relay.run_bounded(self.bounds).await.unwrap();
+            let rows = run.handled();
+            assert!(rows <= self.bounds.max_rows, "{run:?}");
+            self.most_rows = self.most_rows.max(rows);
+            self.runs += 1;
+            if !run.more {
+                return;
+            }
+        }
     }
 
     /// Makes holds of one unit each of `sku`, for so many seconds, and returns their deadlines.

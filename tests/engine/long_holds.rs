@@ -12,8 +12,6 @@ use crate::bridge::{Bridge, DAY_MS, HORIZON_MS, Horizon, grace_ms};
 use crate::shop::{Home, postgres, sqlite};
 use crate::world::trace::trace;
 
-/// Bookings of one day come in so many groups.
-const GROUPS: usize = 2;
 /// How long a booking is held that is for the same day, in seconds.
 const SAME_DAY_SECONDS: i64 = 6 * 3_600;
 /// From when on nobody drives the relay, and for how long.
@@ -30,13 +28,10 @@ fn bookings(every: usize) -> Option<Bookings> {
     let file = File::open(trace("long_holds.csv.gz")?).unwrap();
     let mut bookings = Bookings::new();
     let lines = BufReader::new(GzDecoder::new(file)).lines().skip(1);
-    for (number, line) in lines.step_by(every).enumerate() {
+    for line in lines.step_by(every) {
         let line = line.unwrap();
         let fields: Vec<&str> = line.split(',').collect();
-        let day: Timestamp = format!("{}T00:00:00Z", fields[2]).parse().unwrap();
-        let group = i64::try_from(number % GROUPS).unwrap();
-        let groups = i64::try_from(GROUPS).unwrap();
-        let at = day.saturating_add_millis(group * DAY_MS / groups);
+        let at = format!("{}T00:00:00Z", fields[2]).parse().unwrap();
         let days: i64 = fields[8].parse().unwrap();
         let seconds = (days * DAY_MS / 1_000).max(SAME_DAY_SECONDS);
         bookings.entry(at).or_default().push(seconds);
