@@ -8,7 +8,7 @@ use holdfast::queue::Fault;
 use holdfast::worker::{Next, Worker as _};
 
 use crate::auditor::assert_sound;
-use crate::scripted::{GRACE, Loop, MAX_DELAY_MS, queued};
+use crate::scripted::{GRACE, Loop, queued};
 use crate::shop::{Home, cancel, extend, homes, pay};
 
 const LEASE_MS: i64 = 60_000;
@@ -224,26 +224,6 @@ async fn a_queue_that_takes_nothing_is_tried_with_one_message() {
         it.queue.comes_back();
         it.pass(31_000).await;
         assert_eq!(it.queue.messages().len(), 300, "{}", home.name);
-    }
-}
-
-/// A hold that is due later than the queue can count waits in the outbox until it can.
-#[tokio::test]
-async fn a_job_beyond_the_longest_delay_waits_in_the_outbox() {
-    for home in homes().await {
-        let mut it = queued(&home);
-        it.shop.stock_up("A", 10).await;
-        let limit_s = MAX_DELAY_MS / 1_000;
-        let at_limit = it.shop.hold("A", 1, limit_s).await;
-        let beyond = it.shop.hold("A", 1, limit_s + 1).await;
-        it.relay().await;
-        assert_eq!(it.queue.messages(), [Message::first(at_limit.job())]);
-        let next = home.store.outbox().next_publication().await.unwrap();
-        it.clock.set(next.publish_after.unwrap());
-        it.relay().await;
-        let accepted = it.queue.accepted();
-        assert_eq!(accepted[0].message, Message::first(beyond.job()));
-        assert!(accepted[0].delay_ms <= MAX_DELAY_MS, "{}", home.name);
     }
 }
 
