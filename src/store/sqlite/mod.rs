@@ -307,6 +307,11 @@ mod tests {
                 let known = ["SCAN change", "SCAN delta", "SCAN moved"];
                 let row_by_row = known.iter().any(|source| step.starts_with(source));
                 assert!(!scans || row_by_row, "{name}: {step}");
+                // Of what waits in the outbox, only what may be tried by now is read.
+                if name == "claim outbox" && step.starts_with("SEARCH outbox") {
+                    let bound = "outbox_attempt_at (attempt_at<?)";
+                    assert!(step.ends_with(bound), "{name}: {step}");
+                }
             }
         }
         store.close().await;
