@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::domain::State;
+use holdfast::engine::Bounds;
 use holdfast::metrics::Heartbeat;
 use holdfast::store::Clock;
 use holdfast::worker::{self, Expirer, Next, Worker};
@@ -176,6 +177,63 @@ async fn p7_what_others_have_locked_is_looked_for_again_and_never_passed_by() {
     assert_eq!(expirer.run_once().await.unwrap(), Next::Again);
     assert_eq!(shop.state(locked.id).await, State::Expired);
     assert_eq!(expirer.run_once().await.unwrap(), after(500));
+    assert_sound(home.store.as_ref()).await;
+}
+
+/// One run ends at its bounds, says what stood in its way, and whether there is more.
+#[tokio::test]
+async fn a_bounded_run_does_what_it_may_and_says_what_is_left() {
+    for home in homes().await {
+        let (shop, expirer, _) = expirer(&home, HOUR);
+        shop.stock_up("A", 500).await;
+        for _ in 0..200 {
+            shop.hold("A", 1, 60).await;
+        }
+        shop.hold("A", 1, 61).await;
+        let run = async |rows| {
+            let bounds = Bounds::new(rows, 60).unwrap();
+            let run = expirer.run_bounded(bounds).await.unwrap();
+            (run.released, run.blocked, run.more)
+        };
+        assert_eq!(run(1_000).await, (0, 0, false), "nothing is due");
+        home.clock.advance(60_000);
+        assert_eq!(run(1).await, (1, 0, true), "{}", home.name);
+        assert_eq!(run(150).await, (150, 0, true));
+        assert_eq!(run(49).await, (49, 0, false), "{}", home.name);
+        home.clock.advance(1_000);
+        assert_eq!(run(1_000).await, (1, 0, false));
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bounded_run_waits_for_nobody_who_has_rows_locked() {
+    let home = postgres().await;
+    let (shop, expirer, _) = expirer(&home, HOUR);
+    for name in ["A", "B"] {
+        shop.stock_up(name, 10).await;
+        shop.hold(name, 1, 60).await;
+    }
+    home.clock.advance(60_000);
+    let bounds = Bounds::new(1_000, 60).unwrap();
+    let mut foreign = home.database().connect().await;
+    let mut lock = foreign.begin().await.unwrap();
+    lock.execute("select 1 from stock where sku = 'A' for update")
+        .await
+        .unwrap();
+    let run = expirer.run_bounded(bounds).await.unwrap();
+    assert_eq!((run.released, run.blocked, run.more), (1, 1, false));
+    lock.rollback().await.unwrap();
+    let mut lock = foreign.begin().await.unwrap();
+    lock.execute("select 1 from reservations for update")
+        .await
+        .unwrap();
+    home.clock.advance(1_000);
+    let run = expirer.run_bounded(bounds).await.unwrap();
+    assert_eq!((run.released, run.blocked, run.more), (0, 0, true));
+    lock.rollback().await.unwrap();
+    let run = expirer.run_bounded(bounds).await.unwrap();
+    assert_eq!((run.released, run.blocked, run.more), (1, 0, false));
     assert_sound(home.store.as_ref()).await;
 }
 

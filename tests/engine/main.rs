@@ -10,13 +10,16 @@ mod world;
 
 mod auditor;
 mod batches;
+mod bridge;
 mod consumer;
 mod deliveries;
 mod expirer;
 mod faults;
 mod faulty;
 mod histories;
+mod horizon;
 mod locks;
+mod long_holds;
 mod outages;
 mod promises;
 mod pulls;

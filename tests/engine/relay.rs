@@ -1,14 +1,16 @@
 //! Expiry jobs on their way out: what the relay publishes, when, and what it does when the queue
 //! does not take it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::domain::{EventKind, Message, State, Timestamp};
+use holdfast::engine::Bounds;
 use holdfast::queue::Fault;
 use holdfast::worker::{Next, Worker as _};
 
 use crate::auditor::assert_sound;
-use crate::scripted::{GRACE, Loop, MAX_DELAY_MS, queued};
+use crate::scripted::{GRACE, Loop, queued};
 use crate::shop::{Home, cancel, extend, homes, pay};
 
 const LEASE_MS: i64 = 60_000;
@@ -227,23 +229,42 @@ async fn a_queue_that_takes_nothing_is_tried_with_one_message() {
     }
 }
 
-/// A hold that is due later than the queue can count waits in the outbox until it can.
+/// A run ends at its bounds, and after the first try if the queue takes nothing; what it adopts
+/// counts like what was there.
 #[tokio::test]
-async fn a_job_beyond_the_longest_delay_waits_in_the_outbox() {
+async fn a_bounded_run_does_what_it_may_and_says_what_is_left() {
     for home in homes().await {
+        let timer = crate::shop::Shop::open(&home.store);
+        timer.stock_up("A", 1_000).await;
+        for _ in 0..5 {
+            timer.hold("A", 1, 3_600).await;
+        }
         let mut it = queued(&home);
-        it.shop.stock_up("A", 10).await;
-        let limit_s = MAX_DELAY_MS / 1_000;
-        let at_limit = it.shop.hold("A", 1, limit_s).await;
-        let beyond = it.shop.hold("A", 1, limit_s + 1).await;
+        let ended = it.shop.hold("A", 1, 3_600).await;
+        it.shop.done(cancel(ended.id)).await;
+        let bounds = |rows, seconds| Bounds::new(rows, seconds).unwrap();
+        let run = it.relay.run_bounded(bounds(3, 60)).await.unwrap();
+        assert_eq!((run.published, run.skipped, run.more), (2, 1, true));
         it.relay().await;
-        assert_eq!(it.queue.messages(), [Message::first(at_limit.job())]);
-        let next = home.store.outbox().next_publication().await.unwrap();
-        it.clock.set(next.publish_after.unwrap());
-        it.relay().await;
-        let accepted = it.queue.accepted();
-        assert_eq!(accepted[0].message, Message::first(beyond.job()));
-        assert!(accepted[0].delay_ms <= MAX_DELAY_MS, "{}", home.name);
+        assert_eq!(it.queue.messages().len(), 5, "{}", home.name);
+
+        for _ in 0..600 {
+            it.shop.hold("A", 1, 3_600).await;
+        }
+        it.queue.goes_away();
+        let run = it.relay.run_bounded(bounds(600, 60)).await.unwrap();
+        assert_eq!((run.published, run.postponed, run.more), (0, 256, true));
+        it.queue.comes_back();
+        // Each round takes nine seconds, so that only one step begins in time.
+        *it.queue.slow.lock().unwrap() = Some((Arc::clone(&it.clock), 9_000));
+        let run = it.relay.run_bounded(bounds(600, 1)).await.unwrap();
+        assert_eq!((run.published, run.more), (256, true), "{}", home.name);
+        assert!(run.duration_ms >= 9_000, "{run:?}");
+        *it.queue.slow.lock().unwrap() = None;
+        it.clock.advance(60_000);
+        let run = it.relay.run_bounded(bounds(600, 60)).await.unwrap();
+        assert_eq!((run.published, run.more), (344, false), "{}", home.name);
+        assert_sound(home.store.as_ref()).await;
     }
 }
 

@@ -191,6 +191,16 @@ pub struct ByHand {
     sleep: Sleep,
 }
 
+impl ByHand {
+    pub fn new(clock: &Arc<ManualClock>, sleep: Sleep) -> Self {
+        Self {
+            clock: Arc::clone(clock),
+            began: clock.now(),
+            sleep,
+        }
+    }
+}
+
 impl Runtime for ByHand {
     fn spawn(&self, task: Task) {
         tokio::spawn(task);
@@ -235,11 +245,7 @@ pub fn queued(home: &Home) -> Loop {
 }
 
 pub fn queued_on(store: &Arc<dyn Store>, clock: &Arc<ManualClock>, sleep: Sleep) -> Loop {
-    let runtime: Arc<dyn Runtime> = Arc::new(ByHand {
-        clock: Arc::clone(clock),
-        began: clock.now(),
-        sleep,
-    });
+    let runtime: Arc<dyn Runtime> = Arc::new(ByHand::new(clock, sleep));
     let state = Arc::new(QueueState::default());
     let rules = Rules {
         queue: Some(QueueRule {

@@ -82,7 +82,7 @@ async fn an_address_that_is_taken_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_that_is_behind_is_refused_with_the_command() {
     let database = database().await;
-    for command in [&["serve"][..], &["audit"]] {
+    for command in [&["serve"][..], &["audit"], &["sweep", "--once"]] {
         let settings = [
             ("HOLDFAST_LISTEN", "127.0.0.1:0"),
             ("HOLDFAST_DATABASE_URL", &database.url()),

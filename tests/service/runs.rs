@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::command_line::assert_refused;
 use crate::on_each_store;
 use crate::queue::{Emulator, holds, paths, settings};
-use crate::shop::{Kind, Shop, at_once, until};
+use crate::shop::{Kind, Shop, at_once, id, until};
 use crate::world::client::Client;
 use crate::world::directory::TempDir;
 use crate::world::server::run;
@@ -17,6 +17,7 @@ use crate::world::server::run;
 on_each_store!(
     a_sweep_releases_what_is_due_and_ends,
     a_relay_publishes_what_is_to_be_published_and_ends,
+    a_sweep_finds_every_kind_of_hold,
     runs_are_driven_over_http,
 );
 
@@ -98,11 +99,13 @@ async fn a_relay_publishes_what_is_to_be_published_and_ends(shop: &mut Shop) {
     let emulator = Emulator::start(&[]);
     let queue = emulator.url("pull");
     let queued = settings(&queue, "3600");
-    let client = shop.restart(&[&queued[..], &[IDLE]].concat()).await;
+    let longest = ("HOLDFAST_MAX_HOLD_SECONDS", "7776000");
+    let client = shop
+        .restart(&[&queued[..], &[IDLE, longest]].concat())
+        .await;
     let ids = holds(&client, 20, 600).await;
     client.cancel(&ids[0], json!({})).await.expect(200);
-    let far = 8 * 86_400;
-    holds(&client, 1, far).await;
+    holds(&client, 1, 90 * 86_400).await;
     let url = shop.url();
     let place = [&queued[..], &[("HOLDFAST_DATABASE_URL", url.as_str())]].concat();
     make_room(shop, &["relay", "--once"], &place).await;
@@ -150,6 +153,66 @@ async fn overlap(place: &[(&str, &str)]) {
     let sum = |name: &str| runs.iter().map(|run| run[name].as_u64().unwrap()).sum();
     let (published, skipped): (u64, u64) = (sum("published"), sum("skipped"));
     assert_eq!((published, skipped), (19, 1), "{runs:?}");
+}
+
+/// elizaOS/eliza#11592: the sweep knew one kind of hold, and the others were stranded. Here they
+/// differ in all that they can differ in, and in what became of their messages.
+async fn a_sweep_finds_every_kind_of_hold(shop: &mut Shop) {
+    let emulator = Emulator::start(&[]);
+    let queue = emulator.url("pull");
+    let queued = settings(&queue, "1");
+    let client = shop.restart(&[&queued[..], &[IDLE]].concat()).await;
+    client.put_stock("A", 100).await.expect(200);
+    let lines = json!([
+        { "sku": "A", "quantity": 2 },
+        { "sku": "B", "location": "store-7", "quantity": 1 },
+    ]);
+    let elsewhere = client.request(Method::PUT, "/v1/stock/B?location=store-7");
+    let elsewhere = elsewhere.json(&json!({ "on_hand": 1 }));
+    client.send(elsewhere).await.expect(200);
+    let mut ids = Vec::new();
+    for body in [
+        json!({ "reference": "plain" }),
+        json!({ "reference": "cart", "lines": lines, "customer_id": "c", "metadata": { "a": "b" } }),
+        json!({ "reference": "published" }),
+        json!({ "reference": "published elsewhere" }),
+        json!({ "reference": "parked" }),
+        json!({ "reference": "no message" }),
+    ] {
+        let mut whole = json!({ "lines": [{ "sku": "A", "quantity": 1 }], "hold_seconds": 1 });
+        let (whole_body, body) = (whole.as_object_mut().unwrap(), body.as_object().unwrap());
+        whole_body.extend(body.clone());
+        ids.push(id(client.reserve(whole).await));
+    }
+    let extended = id(client.reserve_one("A", 1, 1).await);
+    let extension = json!({ "extend_seconds": 1 });
+    client.extend(&extended, extension).await.expect(200);
+    ids.push(extended);
+    let relay = ["operations", "relay", "run"];
+    let one = json!({ "max_rows": 3 });
+    client.ask(Method::POST, &relay, one).await.expect(200);
+    for statement in [
+        "update outbox set published_at = publish_after, queue = 'another'
+             where reservation_id =
+                 (select id from reservations where reference = 'published elsewhere')",
+        "update outbox set parked_at = publish_after where reservation_id =
+             (select id from reservations where reference = 'parked')",
+        "delete from outbox where reservation_id =
+             (select id from reservations where reference = 'no message')",
+    ] {
+        shop.sql(statement).await.unwrap();
+    }
+    due(&client, &ids).await;
+    let mut released = 0;
+    until(async || {
+        let path = ["operations", "sweep", "run"];
+        let run = client.ask(Method::POST, &path, json!({})).await.expect(200);
+        released += run["released"].as_u64().unwrap();
+        (released == 7).then_some(())
+    })
+    .await;
+    assert_eq!(paths(&client, &ids).await, vec!["sweep"; 7]);
+    assert_eq!(client.get_stock("A").await.expect(200)["held"], 0);
 }
 
 async fn runs_are_driven_over_http(shop: &mut Shop) {

@@ -19,6 +19,16 @@ const SWEEP: &str = "/v1/operations/sweep/run";
 /// Longer than other requests may take here.
 const LONG: Duration = Duration::from_millis(300);
 
+/// The example in the document can be sent as it is.
+#[tokio::test]
+async fn the_examples_of_runs_can_be_sent() {
+    let service = service(Arc::new(Slow::default()));
+    let document = service.get("/openapi.json").await.json();
+    let content = &document["paths"][RELAY]["post"]["requestBody"]["content"];
+    let example = content["application/json"]["example"].to_string();
+    assert_eq!(service.post(RELAY, example).await.status, StatusCode::OK);
+}
+
 /// Takes its time, and remembers what it was asked for.
 #[derive(Default)]
 struct Slow(Mutex<Vec<Bounds>>);

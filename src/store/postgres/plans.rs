@@ -164,6 +164,7 @@ async fn every_statement_finds_its_rows_by_an_index() {
         sqlx::raw_sql("ANALYZE").execute(&filler).await.unwrap();
         look(&mut session).await;
         assert_claims_by_time(&mut session).await;
+        assert_waiting_costs_nothing(&mut session).await;
         use_the_outbox(&store, &mut session).await;
         for check in audit::CHECKS {
             plan(&mut session, check.promise, check.sql).await;
@@ -187,6 +188,30 @@ async fn assert_claims_by_time(session: &mut PgConnection) {
         assert!(walk.is_some(), "{name} does not walk along time:\n{plan}");
         let bound = lines.next().unwrap_or_default();
         assert!(bound.starts_with("Index Cond: (attempt_at "), "{plan}");
+    }
+}
+
+/// With 100,000 messages for later, a relay that looks for something to do touches a few pages.
+async fn assert_waiting_costs_nothing(session: &mut PgConnection) {
+    const FEW: i64 = 20;
+    for (name, sql, values) in [
+        ("outbox::CLAIM", outbox::CLAIM, "NULL, 256, 60000"),
+        ("outbox::NEXT_PUBLICATION", outbox::NEXT_PUBLICATION, "NULL"),
+    ] {
+        let explain = format!(
+            "PREPARE touched AS {sql};
+             EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE touched ({values});
+             DEALLOCATE touched",
+        );
+        let rows = sqlx::raw_sql(AssertSqlSafe(explain))
+            .fetch_all(&mut *session)
+            .await;
+        let plan: serde_json::Value = rows.unwrap()[0].get(0);
+        let pages: i64 = ["Shared Hit Blocks", "Shared Read Blocks"]
+            .iter()
+            .map(|kind| plan[0]["Plan"][kind].as_i64().unwrap())
+            .sum();
+        assert!(pages < FEW, "{name} touches {pages} pages:\n{plan:#}");
     }
 }
 
