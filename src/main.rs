@@ -67,17 +67,11 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
             Ok(Ending::Well)
         }
         Task::Relay(settings) => {
-            println!(
-                "{}",
-                serde_json::to_string(&serve::relay_once(*settings).await?)?
-            );
+            print_json(&serve::relay_once(*settings).await?)?;
             Ok(Ending::Well)
         }
         Task::Sweep(settings) => {
-            println!(
-                "{}",
-                serde_json::to_string(&serve::sweep_once(*settings).await?)?
-            );
+            print_json(&serve::sweep_once(*settings).await?)?;
             Ok(Ending::Well)
         }
         Task::Keys(task) => {
@@ -151,7 +145,7 @@ async fn emulate(settings: EmulatorSettings) -> Result<Ending, Box<dyn Error>> {
     stop_signal.await;
     let stats = emulator.stats();
     emulator.shut_down().await;
-    println!("{}", serde_json::to_string(&stats)?);
+    print_json(&stats)?;
     Ok(Ending::Well)
 }
 
@@ -224,12 +218,18 @@ async fn replay_into(
     for row in &drift {
         eprintln!("{}", describe(row));
     }
-    println!("{}", serde_json::to_string(&totals)?);
+    print_json(&totals)?;
     Ok(if totals.is_clean() {
         Ending::Well
     } else {
         Ending::Found
     })
+}
+
+/// Prints a result in one line.
+fn print_json(result: &impl serde::Serialize) -> Result<(), serde_json::Error> {
+    println!("{}", serde_json::to_string(result)?);
+    Ok(())
 }
 
 fn describe(row: &Drift) -> String {

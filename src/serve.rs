@@ -100,7 +100,7 @@ fn plan(settings: &Settings) -> Plan<'_> {
         // Shorter than callers wait for an answer, so that a command whose rows do not come is
         // refused for certain, and its caller is not left to wonder.
         patience: settings.request_timeout * 9 / 10,
-        sweep: settings.sweep,
+        sweep: settings.sweep.period,
     }
 }
 

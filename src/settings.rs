@@ -24,7 +24,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 pub use emulator::{EmulatorSettings, FaultSettings};
 pub use queue::QueueSettings;
 pub use retention::RetentionSettings;
-pub use run::RunSettings;
+pub use run::{RunSettings, SweepSettings};
 
 pub use door::{ChosenSecret, CreateKey, DoorSettings, KeysTask, RevokeKey};
 
@@ -203,15 +203,9 @@ pub struct Settings {
         value_parser = hold_seconds()
     )]
     pub max_hold_seconds: i64,
-    /// How often all due holds are looked for from the earliest on, whatever was seen before.
-    #[arg(
-        long = "sweep-seconds",
-        env = "HOLDFAST_SWEEP_SECONDS",
-        value_name = "SECONDS",
-        default_value = "300",
-        value_parser = seconds(1..=86_400)
-    )]
-    pub sweep: Duration,
+    /// How often what was missed is looked for.
+    #[command(flatten)]
+    pub sweep: SweepSettings,
     /// How long a request may take before it is answered with 503.
     #[arg(
         long = "request-timeout-seconds",

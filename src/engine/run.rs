@@ -66,7 +66,7 @@ pub struct RelayRun {
     /// Whether there is still something that could be published now.
     pub more: bool,
     /// How long it took.
-    pub duration_ms: u64,
+    pub duration_ms: i64,
 }
 
 impl RelayRun {
@@ -87,7 +87,7 @@ pub struct SweepRun {
     /// Whether there is still something that could be released now, whoever has it.
     pub more: bool,
     /// How long it took.
-    pub duration_ms: u64,
+    pub duration_ms: i64,
 }
 
 #[cfg(test)]

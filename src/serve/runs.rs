@@ -9,9 +9,7 @@ use tokio::sync::oneshot;
 use super::ServeError;
 use super::parts::{Parts, Plan};
 use crate::database::{self, Database};
-use crate::engine::{
-    Bounds, BoundsFault, EngineError, RelayRun, Runtime, SweepRun, Task, TokioRuntime,
-};
+use crate::engine::{Bounds, EngineError, RelayRun, Runtime, SweepRun, Task, TokioRuntime};
 use crate::http;
 use crate::settings::{QueueSettings, RunSettings};
 
@@ -46,12 +44,11 @@ pub async fn sweep_once(settings: RunSettings) -> Result<SweepRun, ServeError> {
 }
 
 fn bounds(settings: &RunSettings) -> Result<Bounds, ServeError> {
-    let number = |number: Option<u32>, default| number.unwrap_or(default);
     let bounds = Bounds::new(
-        number(settings.max_rows, Bounds::DEFAULT_ROWS),
-        number(settings.max_seconds, Bounds::DEFAULT_SECONDS),
+        settings.max_rows.unwrap_or(Bounds::DEFAULT_ROWS),
+        settings.max_seconds.unwrap_or(Bounds::DEFAULT_SECONDS),
     );
-    bounds.map_err(|fault: BoundsFault| ServeError::Bounds {
+    bounds.map_err(|fault| ServeError::Bounds {
         flag: fault.bound.replace('_', "-"),
         fault,
     })
@@ -66,7 +63,7 @@ async fn open(settings: &RunSettings) -> Result<(Database, Parts), ServeError> {
         // Nothing is held or extended by a run.
         max_hold_seconds: i64::MAX,
         patience: PATIENCE,
-        sweep: settings.sweep,
+        sweep: settings.sweep.period,
     };
     let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
     let parts = Parts::open(&database, runtime, plan).await?;

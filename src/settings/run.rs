@@ -24,7 +24,16 @@ pub struct RunSettings {
     /// Which queue carries the expiry jobs.
     #[command(flatten)]
     pub queue: QueueSettings,
-    /// With a queue, how long it has after a deadline before the sweep releases instead.
+    /// How long a queue is waited for.
+    #[command(flatten)]
+    pub sweep: SweepSettings,
+}
+
+/// How often what was missed is looked for.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct SweepSettings {
+    /// How often all due holds are looked for from the earliest on, whatever was seen before; and
+    /// with a queue, how long it has after a deadline before they are released without it.
     #[arg(
         long = "sweep-seconds",
         env = "HOLDFAST_SWEEP_SECONDS",
@@ -32,5 +41,5 @@ pub struct RunSettings {
         default_value = "300",
         value_parser = seconds(1..=86_400)
     )]
-    pub sweep: Duration,
+    pub period: Duration,
 }

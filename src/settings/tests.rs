@@ -45,7 +45,7 @@ fn serve_starts_with_nothing_set() {
     assert_eq!(settings.database.url.to_string(), "sqlite://holdfast.db");
     assert_eq!(settings.hold_seconds, 900);
     assert_eq!(settings.max_hold_seconds, 2_592_000);
-    assert_eq!(settings.sweep, Duration::from_secs(300));
+    assert_eq!(settings.sweep.period, Duration::from_secs(300));
     assert_eq!(settings.request_timeout, Duration::from_secs(10));
     assert_eq!(settings.shutdown, Duration::from_secs(25));
     assert_eq!(settings.cors_origins, CorsOrigins::Exactly(vec![]));

@@ -75,7 +75,7 @@ impl Expirer {
         grace: Duration,
     ) -> Self {
         Self {
-            grace_ms: i64::try_from(grace.as_millis()).unwrap_or(i64::MAX),
+            grace_ms: millis(grace),
             via: Via::Sweep,
             ..Self::timer(engine, runtime, sweep)
         }

@@ -85,9 +85,9 @@ pub async fn run(
     worker.finish().await;
 }
 
-/// A time as whole milliseconds.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+/// A time in whole milliseconds, as instants count them.
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Between half of `duration` and all of it, so that instances that failed together do not come

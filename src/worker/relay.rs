@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 
-use super::{Next, Worker};
+use super::{Next, Worker, millis};
 use crate::domain::{QueueRule, Timestamp};
 use crate::engine::{EngineError, RelayRun, Runtime};
 use crate::metrics::{Metrics, PublicationLabel};
@@ -74,8 +74,7 @@ struct CarriedClock {
 impl CarriedClock {
     fn now(self, runtime: &dyn Runtime) -> Timestamp {
         let passed = runtime.elapsed().saturating_sub(self.read_at);
-        let passed_ms = i64::try_from(passed.as_millis()).unwrap_or(i64::MAX);
-        self.now.saturating_add_millis(passed_ms)
+        self.now.saturating_add_millis(millis(passed))
     }
 }
 
@@ -141,16 +140,17 @@ impl Relay {
         let claimed = store.outbox().claim(limit, LEASE_MS).await;
         let claimed = claimed.map_err(Arc::new)?;
         self.count("skipped", claimed.skipped);
-        let mut taken = RelayRun {
-            skipped: claimed.skipped,
-            ..RelayRun::default()
-        };
-        if !claimed.messages.is_empty() {
+        let published = if claimed.messages.is_empty() {
+            RelayRun::default()
+        } else {
             let now = claimed.now;
             let clock = CarriedClock { now, read_at };
-            self.publish(&claimed.messages, clock, &mut taken).await?;
-        }
-        Ok(taken)
+            self.publish(&claimed.messages, clock).await?
+        };
+        Ok(RelayRun {
+            skipped: claimed.skipped,
+            ..published
+        })
     }
 
     /// Gives a message to some of the holds that have none for this queue, looking at `limit` of
@@ -183,8 +183,7 @@ impl Relay {
         &mut self,
         messages: &[ClaimedMessage],
         clock: CarriedClock,
-        taken: &mut RelayRun,
-    ) -> Result<(), EngineError> {
+    ) -> Result<RelayRun, EngineError> {
         let parts: Vec<_> = messages
             .chunks(TOLD_TOGETHER)
             .map(|part| self.publish_part(part, clock))
@@ -204,12 +203,15 @@ impl Relay {
         } else {
             0
         };
-        taken.published = sorted.published.len();
-        taken.postponed = sorted.postponed.len();
-        taken.parked = sorted.parked.len();
-        self.count("published", sorted.published.len());
-        self.count("postponed", sorted.postponed.len());
-        self.count("parked", sorted.parked.len());
+        let done = RelayRun {
+            published: sorted.published.len(),
+            postponed: sorted.postponed.len(),
+            parked: sorted.parked.len(),
+            ..RelayRun::default()
+        };
+        self.count("published", done.published);
+        self.count("postponed", done.postponed);
+        self.count("parked", done.parked);
         let outbox = self.store.outbox();
         let marked = async {
             outbox
@@ -219,7 +221,7 @@ impl Relay {
             outbox.park(&sorted.parked).await
         };
         marked.await.map_err(Arc::new)?;
-        Ok(())
+        Ok(done)
     }
 
     /// Tells the queue of a few messages, each with the delay that is left to it now.
@@ -286,11 +288,10 @@ impl Relay {
                 BACKOFF.wait(self.failures + 1, self.runtime.random())
             }
         };
-        let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
         sorted.postponed.push(Postponed {
             message,
             attempt,
-            at: now.saturating_add_millis(wait_ms),
+            at: now.saturating_add_millis(millis(wait)),
             error,
         });
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Next, Worker, jittered};
+use super::{Next, Worker, jittered, millis};
 use crate::domain::{JobId, Message, ReservationId};
 use crate::engine::{EngineError, Runtime};
 use crate::metrics::{Metrics, TableLabel};
@@ -160,10 +160,6 @@ impl Retention {
             }
         })
     }
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[async_trait]

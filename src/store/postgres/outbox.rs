@@ -9,7 +9,7 @@ use super::instant::Instant;
 use super::read::{Statement, fetch, fetch_one};
 use super::transaction::PostgresTransaction;
 use super::{Postgres, array, row, rows};
-use crate::domain::{Job, Message, OutboxEntry, QueueRule, ReservationId, Timestamp};
+use crate::domain::{Job, Message, OutboxEntry, QueueRule, Timestamp};
 use crate::store::{
     Adopted, AdoptionCursor, Claimed, ClaimedMessage, NextPublication, Outbox, OutboxDepth, Parked,
     Postponed, Published, RELAY, StoreError,
@@ -277,7 +277,7 @@ impl Fenced {
 }
 
 /// A small number, as the database counts.
-fn number(number: u32) -> i32 {
+pub(super) fn number(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
@@ -439,19 +439,12 @@ fn claimed(rows: &[PgRow]) -> Result<Claimed, StoreError> {
         claimed.now = row::value::<Instant>(row, "now")?.0;
         let skipped: i64 = row::value(row, "skipped")?;
         claimed.skipped = usize::try_from(skipped).unwrap_or_default();
-        let Some(id) = row::value::<Option<uuid::Uuid>>(row, "reservation_id")? else {
+        if row::value::<Option<uuid::Uuid>>(row, "reservation_id")?.is_none() {
             continue;
-        };
-        let copy: i32 = row::value(row, "copy")?;
+        }
         let attempt: i32 = row::value(row, "attempts")?;
         claimed.messages.push(ClaimedMessage {
-            message: Message {
-                job: Job {
-                    reservation: ReservationId::from_uuid(id),
-                    deadline: row::value::<Instant>(row, "due_at")?.0,
-                },
-                copy: copy.unsigned_abs(),
-            },
+            message: row::message(row)?,
             attempt: attempt.unsigned_abs(),
         });
     }

@@ -15,9 +15,10 @@ use self::statements::{
 };
 use super::error::store_error;
 use super::instant::Instant;
+use super::outbox::number;
 use super::read::{Statement, fetch};
 use super::{Postgres, array, row, rows};
-use crate::domain::{Job, JobId, Message, ReservationId, Timestamp};
+use crate::domain::{JobId, Message, ReservationId, Timestamp};
 use crate::store::retention::{cutoff, first_name_of};
 use crate::store::{Horizons, Retention, Step, StoreError};
 
@@ -64,6 +65,14 @@ impl Turn {
         let done = query.execute(&mut *self.transaction).await;
         let deleted = done.map_err(store_error)?.rows_affected();
         Ok(usize::try_from(deleted).unwrap_or(usize::MAX))
+    }
+
+    /// Deletes the rows that `query` names, which may be none.
+    async fn delete(&mut self, doomed: usize, query: Statement<'_>) -> Result<usize, StoreError> {
+        match doomed {
+            0 => Ok(0),
+            _ => self.execute(query).await,
+        }
     }
 
     /// Commits what was deleted together with how far back it reaches. `last_event` is 0 for all
@@ -147,19 +156,6 @@ fn reservation_ids(rows: &[PgRow]) -> Result<BTreeSet<ReservationId>, StoreError
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
-fn message(row: &PgRow) -> Result<Message, StoreError> {
-    let reservation = row::reservation_id(row, "outbox", "reservation_id")?;
-    let deadline = row::value::<Instant>(row, "due_at")?.0;
-    let copy: i32 = row::value(row, "copy")?;
-    Ok(Message {
-        job: Job {
-            reservation,
-            deadline,
-        },
-        copy: copy.unsigned_abs(),
-    })
-}
-
 /// Where a walk goes on that has seen these rows.
 fn after<Name>(
     seen: &[PgRow],
@@ -205,7 +201,7 @@ impl Retention for Postgres {
             return Ok(Step::NONE);
         };
         let deadline = last.map_or(Timestamp::EPOCH, |last| last.job.deadline);
-        let copy = last.map_or(0, |last| i32::try_from(last.copy).unwrap_or(i32::MAX));
+        let copy = last.map_or(0, |last| number(last.copy));
         let query = sqlx::query(MESSAGES)
             .bind(last.map_or(uuid::Uuid::nil(), |last| last.job.reservation.as_uuid()))
             .bind(Instant(deadline))
@@ -217,7 +213,7 @@ impl Retention for Postgres {
         let mut candidates = Vec::new();
         for row in old(&seen)? {
             candidates.push(OldMessage {
-                message: message(row)?,
+                message: row::message(row)?,
                 waits: row::value(row, "waits")?,
                 is_parked: row::value(row, "parked")?,
             });
@@ -226,17 +222,11 @@ impl Retention for Postgres {
         let query = sqlx::query(DELETE_MESSAGES)
             .bind(array(&doomed, |it| it.message.job.reservation.as_uuid()))
             .bind(array(&doomed, |it| Instant(it.message.job.deadline)))
-            .bind(array(&doomed, |it| {
-                i32::try_from(it.message.copy).unwrap_or(i32::MAX)
-            }))
+            .bind(array(&doomed, |it| number(it.message.copy)))
             .bind(array(&doomed, |it| it.waits));
-        let deleted = if doomed.is_empty() {
-            0
-        } else {
-            turn.execute(query).await?
-        };
+        let deleted = turn.delete(doomed.len(), query).await?;
         turn.commit(deleted, 0).await?;
-        let after = after(&seen, limit, message)?;
+        let after = after(&seen, limit, |row| Ok(row::message(row)?))?;
         Ok(Step { deleted, after })
     }
 
@@ -260,12 +250,8 @@ impl Retention for Postgres {
         for row in old(&seen)? {
             doomed.push(name(row)?);
         }
-        let deleted = if doomed.is_empty() {
-            0
-        } else {
-            turn.execute(sqlx::query(DELETE_LEDGER).bind(doomed))
-                .await?
-        };
+        let query = sqlx::query(DELETE_LEDGER).bind(&doomed);
+        let deleted = turn.delete(doomed.len(), query).await?;
         turn.commit(deleted, 0).await?;
         let after = after(&seen, limit, name)?;
         Ok(Step { deleted, after })
@@ -292,12 +278,8 @@ impl Retention for Postgres {
             candidates.push(name(row)?.as_uuid());
         }
         let doomed = turn.lock_reservations(candidates).await?;
-        let deleted = if doomed.is_empty() {
-            0
-        } else {
-            turn.execute(sqlx::query(DELETE_RESERVATIONS).bind(doomed))
-                .await?
-        };
+        let query = sqlx::query(DELETE_RESERVATIONS).bind(&doomed);
+        let deleted = turn.delete(doomed.len(), query).await?;
         turn.commit(deleted, 0).await?;
         let after = after(&seen, limit, name)?;
         Ok(Step { deleted, after })

@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::instant::Instant;
 use crate::domain::{
-    ApiKey, ApiKeyId, Event, EventKind, Line, Location, MAX_QUANTITY, Reservation, ReservationId,
-    Sku, State, Stock, StockKey, Text, Timestamp,
+    ApiKey, ApiKeyId, Event, EventKind, Job, Line, Location, MAX_QUANTITY, Message, Reservation,
+    ReservationId, Sku, State, Stock, StockKey, Text, Timestamp,
 };
 use crate::store::{
     Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
@@ -245,6 +245,18 @@ pub(super) fn api_key(row: &PgRow) -> Result<ApiKey, CorruptRow> {
         secret_hash: fields.understood("secret_hash", hash.try_into())?,
         created_at: fields.instant("created_at")?,
         revoked_at: revoked_at.map(|instant| instant.0),
+    })
+}
+
+/// The message in the columns `reservation_id`, `due_at` and `copy`.
+pub(super) fn message(row: &PgRow) -> Result<Message, CorruptRow> {
+    let copy: i32 = value(row, "copy")?;
+    Ok(Message {
+        job: Job {
+            reservation: reservation_id(row, "outbox", "reservation_id")?,
+            deadline: value::<Instant>(row, "due_at")?.0,
+        },
+        copy: copy.unsigned_abs(),
     })
 }
 

@@ -12,6 +12,7 @@ use super::error::store_error;
 use super::outbox::message_row;
 use super::read::at_most;
 use super::statement::Statement;
+use super::write::json_array;
 use super::{Sqlite, row};
 use crate::domain::{JobId, Message, ReservationId, Timestamp};
 use crate::store::retention::{cutoff, first_name_of};
@@ -97,11 +98,14 @@ const RESERVATIONS: &str = "
     LIMIT ?4
 ";
 
-const JOB_BETWEEN: &str = "
-    SELECT job_id
-    FROM ledger
-    WHERE job_id >= ?1 AND job_id < ?2
-    LIMIT 1
+const WITH_JOBS: &str = "
+    SELECT value ->> 'id' AS id
+    FROM json_each(?1)
+    WHERE EXISTS (
+        SELECT 1
+        FROM ledger
+        WHERE job_id >= value ->> 'first' AND job_id < value ->> 'behind'
+    )
 ";
 
 /// Open cases are few; their index is read once for a batch, whatever the source.
@@ -149,7 +153,7 @@ pub(super) const LOOKS: [(&str, &str); 11] = [
     ("old jobs", LEDGER),
     (DELETE_LEDGER.name, DELETE_LEDGER.sql),
     ("old reservations", RESERVATIONS),
-    ("a job of a reservation", JOB_BETWEEN),
+    ("reservations with jobs", WITH_JOBS),
     (DELETE_RESERVATIONS.name, DELETE_RESERVATIONS.sql),
     ("old events", EVENTS),
     ("delete events", DELETE_EVENTS),
@@ -216,14 +220,25 @@ impl Batch {
         Ok(keys.map_err(store_error)?.into_iter().collect())
     }
 
-    async fn has_jobs(&mut self, id: ReservationId) -> Result<bool, StoreError> {
-        let jobs = id.job_ids();
-        let found = sqlx::query(JOB_BETWEEN)
-            .bind(jobs.start)
-            .bind(jobs.end)
-            .fetch_optional(&mut *self.writer)
-            .await;
-        Ok(found.map_err(store_error)?.is_some())
+    /// Those of these reservations of which the ledger has a job.
+    async fn with_jobs(
+        &mut self,
+        ids: &[ReservationId],
+    ) -> Result<BTreeSet<ReservationId>, StoreError> {
+        let asked = ids.iter().map(|id| {
+            let jobs = id.job_ids();
+            let name = id.as_uuid().to_string();
+            json!({ "id": name, "first": jobs.start, "behind": jobs.end })
+        });
+        let rows = sqlx::query(WITH_JOBS)
+            .bind(json_array(asked)?)
+            .fetch_all(&mut *self.writer)
+            .await
+            .map_err(store_error)?;
+        let ids = rows
+            .iter()
+            .map(|row| row::reservation_id(row, "reservations", "id"));
+        Ok(ids.collect::<Result<_, _>>()?)
     }
 
     /// Those of these messages, which come sorted, that are no open case.
@@ -251,14 +266,11 @@ impl Batch {
         };
         let (first, behind) = (first.job_ids().start, last.job_ids().end);
         let open = self.in_quarantine(&first, &behind).await?;
-        let mut unknown = Vec::new();
-        for id in old {
-            let is_open = open.range(id.job_ids()).next().is_some();
-            if !is_open && !self.has_jobs(*id).await? {
-                unknown.push(*id);
-            }
-        }
-        Ok(unknown)
+        let with_jobs = self.with_jobs(old).await?;
+        let is_known = |id: &ReservationId| {
+            with_jobs.contains(id) || open.range(id.job_ids()).next().is_some()
+        };
+        Ok(old.iter().filter(|id| !is_known(id)).copied().collect())
     }
 }
 
