@@ -2,7 +2,7 @@
 
 use crate::access::Secret;
 use crate::database;
-use crate::domain::{ApiKey, ApiKeyId, ApiKeyIdFault, KeyName, ScopesFault, TextFault};
+use crate::domain::{ApiKey, ApiKeyId, ApiKeyIdFault, KeyName, Merchant, ScopesFault, TextFault};
 use crate::engine::{Runtime, TokioRuntime};
 use crate::settings::{CreateKey, DatabaseSettings, KeysTask, RevokeKey};
 use crate::store::{Clock, StoreError};
@@ -16,6 +16,9 @@ pub enum KeysError {
     /// The name breaks the rule of texts.
     #[error("the name {0}; give another --name")]
     Name(#[from] TextFault),
+    /// The merchant breaks the rule of texts.
+    #[error("the merchant {0}; give another --merchant")]
+    Merchant(TextFault),
     /// The scopes are none.
     #[error("--scope {0}")]
     Scopes(#[from] ScopesFault),
@@ -43,6 +46,7 @@ pub async fn perform(task: KeysTask) -> Result<(), KeysError> {
 
 async fn create(asked: CreateKey) -> Result<(), KeysError> {
     let name = KeyName::new(asked.name)?;
+    let merchant = Merchant::new(asked.merchant).map_err(KeysError::Merchant)?;
     let scopes = asked.scopes.join(" ").parse()?;
     // The file may be new: a service that others can reach needs a key before it starts.
     let opened = database::open(&asked.database.url, Clock::Database).await?;
@@ -55,6 +59,7 @@ async fn create(asked: CreateKey) -> Result<(), KeysError> {
     let key = ApiKey {
         id: ApiKeyId::new(now, for_id),
         name,
+        merchant,
         scopes,
         secret_hash: secret.hash(),
         created_at: now,
@@ -62,9 +67,10 @@ async fn create(asked: CreateKey) -> Result<(), KeysError> {
     };
     opened.store.api_keys().create(&key).await?;
     eprintln!(
-        "made key {} ({}), scopes: {}; its secret is shown this once",
+        "made key {} ({}), merchant: {}, scopes: {}; its secret is shown this once",
         key.id,
         key.name.as_str(),
+        key.merchant.as_str(),
         key.scopes
     );
     println!("{}", secret.reveal());
@@ -79,8 +85,9 @@ async fn list(database: &DatabaseSettings) -> Result<(), KeysError> {
             Some(at) => format!("revoked {at}"),
             None => "living".to_owned(),
         };
-        let (id, name, scopes) = (key.id, key.name.as_str(), &key.scopes);
-        println!("{id}\t{name}\t{scopes}\tmade {}\t{state}", key.created_at);
+        let (id, name, merchant) = (key.id, key.name.as_str(), key.merchant.as_str());
+        let (scopes, made) = (&key.scopes, key.created_at);
+        println!("{id}\t{name}\t{merchant}\t{scopes}\tmade {made}\t{state}");
     }
     if keys.is_empty() {
         eprintln!("there are no keys; `holdfast keys create` makes one");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::database::{self, Database};
-use holdfast::domain::{Location, Rules, Timestamp};
+use holdfast::domain::{Location, RetryBudget, Rules, Timestamp};
 use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
 use holdfast::http;
 use holdfast::keys;
@@ -197,6 +197,8 @@ async fn replay_into(
                 max_hold_seconds: hold_seconds,
                 queue: None,
             },
+            pace: None,
+            retry_budget: RetryBudget::default(),
             sales_lanes,
             patience: HOUR,
         },

@@ -101,6 +101,8 @@ pub struct Metrics {
     pub contended: Family<LaneLabel, Counter>,
     /// Holds that are due and cannot be released; they are tried again later.
     pub stuck_holds: Counter,
+    /// How often a due hold was told to wait for its permit.
+    pub admission_denials: Counter,
     /// Messages that the relay had in its hands.
     pub publications: Family<PublicationLabel, Counter>,
     /// Messages that wait in the outbox, counted up to 10,000.
@@ -135,6 +137,7 @@ impl Metrics {
             batch_seconds: Family::new_with_constructor(milliseconds_to_seconds),
             contended: Family::default(),
             stuck_holds: Counter::default(),
+            admission_denials: Counter::default(),
             publications: Family::default(),
             outbox_waiting: Gauge::default(),
             outbox_oldest_seconds: Gauge::default(),
@@ -185,6 +188,11 @@ impl Metrics {
             "stuck_holds",
             "Due holds that could not be released and are tried again later",
             metrics.stuck_holds.clone(),
+        );
+        registry.register(
+            "admission_denials",
+            "How often a due hold was told to wait for its permit",
+            metrics.admission_denials.clone(),
         );
         registry.register(
             "publications",

@@ -101,6 +101,7 @@ fn plan(settings: &Settings) -> Plan<'_> {
         // refused for certain, and its caller is not left to wonder.
         patience: settings.request_timeout * 9 / 10,
         sweep: settings.sweep.period,
+        release: &settings.release,
     }
 }
 

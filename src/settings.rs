@@ -6,6 +6,7 @@
 mod door;
 mod emulator;
 mod queue;
+mod release;
 mod retention;
 mod run;
 
@@ -23,6 +24,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 
 pub use emulator::{EmulatorSettings, FaultSettings};
 pub use queue::QueueSettings;
+pub use release::{PacedBy, RateOverrides, ReleaseRate, ReleaseSettings};
 pub use retention::RetentionSettings;
 pub use run::{RunSettings, SweepSettings};
 
@@ -206,6 +208,9 @@ pub struct Settings {
     /// How often what was missed is looked for.
     #[command(flatten)]
     pub sweep: SweepSettings,
+    /// How due holds are released.
+    #[command(flatten)]
+    pub release: ReleaseSettings,
     /// How long a request may take before it is answered with 503.
     #[arg(
         long = "request-timeout-seconds",
@@ -255,8 +260,12 @@ impl Invocation {
         let matches = Self::command().try_get_matches_from(arguments)?;
         // `try_parse_from` would add lines on usage to what the settings say in one.
         let invocation = Self::from_arg_matches(&matches)?;
-        if let Task::Serve(settings) = &invocation.task {
-            settings.check().map_err(refusal)?;
+        match &invocation.task {
+            Task::Serve(settings) => settings.check().map_err(refusal)?,
+            Task::Relay(settings) | Task::Sweep(settings) => {
+                settings.release.check().map_err(refusal)?;
+            }
+            _ => {}
         }
         Ok(invocation)
     }
@@ -273,6 +282,7 @@ impl Settings {
             ));
         }
         self.retention.check()?;
+        self.release.check()?;
         self.door.check()
     }
 }
@@ -430,6 +440,11 @@ fn seconds(range: RangeInclusive<u64>) -> impl TypedValueParser<Value = Duration
     clap::value_parser!(u64)
         .range(range)
         .map(Duration::from_secs)
+}
+
+/// A whole number in this range.
+fn whole(range: RangeInclusive<u64>) -> impl TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(range)
 }
 
 fn log_filter(text: &str) -> Result<String, tracing_subscriber::filter::ParseError> {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::domain::{KeyHash, Scope, Scopes};
+use crate::domain::{KeyHash, Scope, Scopes, default_merchant};
 use crate::engine::Runtime;
 
 pub use picture::{Caller, Keys};
@@ -48,7 +48,7 @@ pub struct Access {
 
 /// Who was let in.
 #[derive(Clone, Debug)]
-pub struct Admission {
+pub struct Entry {
     /// Who it is.
     pub caller: Arc<Caller>,
     /// How it stands with the caller's limit, if there is one, this request counted.
@@ -69,7 +69,10 @@ pub enum Denial {
 impl Access {
     /// A door with these keys.
     pub fn new(settings: Settings, keys: Arc<Keys>, runtime: Arc<dyn Runtime>) -> Self {
-        let operator = |name| Arc::new(Caller::new(name, Scopes::from(Scope::Operator)));
+        let operator = |name| {
+            let scopes = Scopes::from(Scope::Operator);
+            Arc::new(Caller::new(name, default_merchant(), scopes))
+        };
         let bootstrap = settings.bootstrap;
         Self {
             keys,
@@ -88,7 +91,7 @@ impl Access {
     }
 
     /// Judges who comes with this secret, and counts the request against its limit.
-    pub fn admit(&self, secret: Option<&str>) -> Result<Admission, Denial> {
+    pub fn admit(&self, secret: Option<&str>) -> Result<Entry, Denial> {
         let now = self.runtime.elapsed();
         let hash = secret.map(secret::hash);
         // The bootstrap key is in no database, and helps while there is none.
@@ -101,7 +104,7 @@ impl Access {
             return Err(Denial::NotKnown);
         }
         if self.is_open() {
-            return Ok(Admission {
+            return Ok(Entry {
                 caller: Arc::clone(&self.anybody),
                 standing: None,
             });
@@ -111,7 +114,7 @@ impl Access {
         Ok(self.count(caller, hash, now))
     }
 
-    fn count(&self, caller: Arc<Caller>, hash: KeyHash, now: Duration) -> Admission {
+    fn count(&self, caller: Arc<Caller>, hash: KeyHash, now: Duration) -> Entry {
         let standing = self.limit.map(|limit| {
             // An arrival is replaced whole, so a thread that panicked has left none half done.
             let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +123,7 @@ impl Access {
             *arrival = next;
             (limit, standing)
         });
-        Admission { caller, standing }
+        Entry { caller, standing }
     }
 
     /// A door that stands open for as long as the process lives.

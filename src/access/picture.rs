@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::domain::{KeyHash, Scope, Scopes};
+use crate::domain::{KeyHash, Merchant, Scope, Scopes};
 use crate::engine::Runtime;
 use crate::store::{Store, StoreError};
 
@@ -25,13 +25,16 @@ const BELIEVED_FOR: Duration = Duration::from_secs(10);
 pub struct Caller {
     /// The id of the key, and the scope of the caller's idempotency keys.
     pub name: Arc<str>,
+    /// On whose behalf it sends them.
+    pub merchant: Merchant,
     scopes: Scopes,
 }
 
 impl Caller {
-    pub(super) fn new(name: impl Into<Arc<str>>, scopes: Scopes) -> Self {
+    pub(super) fn new(name: impl Into<Arc<str>>, merchant: Merchant, scopes: Scopes) -> Self {
         Self {
             name: name.into(),
+            merchant,
             scopes,
         }
     }
@@ -83,7 +86,7 @@ impl Keys {
         let living = all.into_iter().filter(|key| key.revoked_at.is_none());
         let living = living
             .map(|key| {
-                let caller = Caller::new(key.id.to_string(), key.scopes);
+                let caller = Caller::new(key.id.to_string(), key.merchant, key.scopes);
                 (key.secret_hash, Arc::new(caller))
             })
             .collect();

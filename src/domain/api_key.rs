@@ -8,7 +8,7 @@ use std::str::FromStr;
 use uuid::Uuid;
 
 use super::id::{read_type_id, uuid_of, write_type_id};
-use super::{Text, Timestamp};
+use super::{Merchant, Text, Timestamp};
 
 /// What a key is for, in the words of whoever made it.
 pub type KeyName = Text<128>;
@@ -23,6 +23,8 @@ pub struct ApiKey {
     pub id: ApiKeyId,
     /// Its name for people.
     pub name: KeyName,
+    /// On whose behalf it is used.
+    pub merchant: Merchant,
     /// What it may do.
     pub scopes: Scopes,
     /// What its secret hashes to.

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::{Job, Reservation, ReservationId, State, StockKey, Timestamp, Via};
+use super::{
+    AdmissionKey, Job, Reservation, ReservationId, State, StockKey, Timestamp, Via, Waits,
+};
 
 /// The sum of the changes of a batch: what the store writes in one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,8 +23,49 @@ pub struct Changes {
     pub ledger: Vec<LedgerEntry>,
     /// Expiry jobs to be published; of each reservation the last one.
     pub outbox: BTreeMap<ReservationId, OutboxEntry>,
+    /// Holds that are due and have to wait.
+    pub deferrals: BTreeMap<ReservationId, Deferral>,
+    /// The theoretical arrivals of the next permits, in microseconds since 1970.
+    pub arrivals_us: BTreeMap<AdmissionKey, i64>,
     /// One event for each change of state, in the order of the decisions (P9).
     pub events: Vec<Event>,
+}
+
+/// When a due hold is tried next. Nothing else of it changes, least of all its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deferral {
+    /// When; the store never makes it earlier than the deadline.
+    pub attempt_at: Timestamp,
+    /// Why.
+    pub cause: DeferralCause,
+}
+
+/// Why a due hold has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeferralCause {
+    /// Its permit comes later.
+    Limited,
+    /// Another transaction stands in the way.
+    Blocked,
+    /// Its release failed.
+    Failed,
+}
+
+impl Deferral {
+    /// What it adds to the waits of a hold that is put off at `now`.
+    pub fn waits(self, now: Timestamp) -> Waits {
+        let wait_ms = self.attempt_at.millis_since(now).max(0);
+        let (attempts, limiter_ms, retry_ms) = match self.cause {
+            DeferralCause::Limited => (0, wait_ms, 0),
+            DeferralCause::Blocked => (0, 0, wait_ms),
+            DeferralCause::Failed => (1, 0, wait_ms),
+        };
+        Waits {
+            attempts,
+            limiter_ms,
+            retry_ms,
+        }
+    }
 }
 
 /// One reservation's change.
@@ -206,6 +249,7 @@ impl Changes {
             if change.reservation.state != State::Held {
                 self.outbox.remove(&id);
             }
+            self.deferrals.remove(&id);
             match self.reservations.get_mut(&id) {
                 Some(earlier) => earlier.reservation = change.reservation,
                 None => {
@@ -227,6 +271,8 @@ impl Changes {
                 *earlier = entry;
             }
         }
+        self.deferrals.extend(next.deferrals);
+        self.arrivals_us.extend(next.arrivals_us);
         self.events.extend(next.events);
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Changes, CustomerId, Job, Line, Metadata, PaymentReference, Reason, Reference, Reservation,
-    ReservationId, State, Stock, StockKey, Timestamp, reservation,
+    Changes, CustomerId, Job, Line, Merchant, Metadata, PaymentReference, Reason, Reference,
+    Reservation, ReservationId, State, Stock, StockKey, Timestamp, reservation,
 };
 
 /// Something to be done to reservations or stock.
@@ -107,6 +107,8 @@ pub struct Reserve {
     pub lines: Vec<Line>,
     /// Until when; seconds count from the creation.
     pub until: Deadline,
+    /// On whose behalf it is wanted.
+    pub merchant: Merchant,
     /// Who wants it.
     pub customer_id: Option<CustomerId>,
     /// The caller's own name for it.
@@ -180,15 +182,25 @@ impl Via {
             Self::Pull => "pull",
         }
     }
+
+    /// Was it brought by a queue, which has no idea when the hold is tried next?
+    pub const fn is_brought(self) -> bool {
+        matches!(self, Self::Push | Self::Pull)
+    }
+
+    /// Does the pace of releases hold for it? Not where a shopper waits (P11).
+    pub const fn is_paced(self) -> bool {
+        !matches!(self, Self::Demand)
+    }
 }
 
-/// What an expiry job does that comes before its deadline. It never releases the hold (P3).
+/// What an expiry job does that comes too early: before its deadline (P3), or before its permit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Early {
     /// Say so; whoever brought it comes again.
     #[default]
     Report,
-    /// Say so, and have another copy of the job published at the deadline, because whoever brought
+    /// Say so, and have another copy of the job published for then, because whoever brought
     /// it does not come again.
     Rearm,
 }
@@ -257,6 +269,15 @@ pub enum JobOutcome {
         /// The clock that decided.
         now: Timestamp,
     },
+    /// It is due, and has to wait: its permit comes later, or the last try failed.
+    Deferred {
+        /// Until when.
+        attempt_at: Timestamp,
+        /// The clock that decided.
+        now: Timestamp,
+    },
+    /// It is due, and its release was given up: an operator has to look at it first.
+    Parked,
     /// No such reservation.
     Unknown,
 }
@@ -272,6 +293,8 @@ impl JobOutcome {
             Self::Cancelled => "cancelled",
             Self::AlreadyExpired => "already_expired",
             Self::NotDue { .. } => "not_due",
+            Self::Deferred { .. } => "deferred",
+            Self::Parked => "parked",
             Self::Unknown => "unknown",
         }
     }

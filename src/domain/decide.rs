@@ -33,7 +33,7 @@ use self::stock::lacking;
 use super::{
     Changes, Command, CustomerId, Deadline, Decision, Event, EventKind, Guard, Lacking, Line,
     OnExpired, Outcome, Particulars, PaymentReference, Reason, Reference, Refusal, Reservation,
-    ReservationChange, ReservationId, Reserve, Snapshot, State, StockDelta, Timestamp,
+    ReservationChange, ReservationId, Reserve, Snapshot, State, StockDelta, Timestamp, Waits,
 };
 
 pub use self::job::QueueRule;
@@ -126,11 +126,13 @@ fn decide_reserve(
         updated_at: now,
         closed_at: None,
         extensions: 0,
+        merchant: reserve.merchant.clone(),
         customer_id: reserve.customer_id.clone(),
         reference: reserve.reference.clone(),
         payment_reference: None,
         reacquired: false,
         metadata: reserve.metadata.clone(),
+        waits: Waits::default(),
     };
     let data = Particulars::of(&Created {
         lines: &reservation.lines,
@@ -161,6 +163,7 @@ fn decide_extend(rules: Rules, held: &Reservation, until: Deadline, now: Timesta
         attempt_at: expires_at,
         updated_at: now,
         extensions: held.extensions + 1,
+        waits: Waits::default(),
         ..held.clone()
     };
     let data = Particulars::of(&json!({ "from": held.expires_at, "expires_at": expires_at }));
@@ -179,7 +182,10 @@ fn decide_check_out(
     if held.state == State::Paid && held.payment_reference.as_ref() == payment {
         return unchanged(held);
     }
-    if held.state_at(now) == State::Expired && on_expired == OnExpired::Reacquire {
+    if held.state_at(now) == State::Expired
+        && on_expired == OnExpired::Reacquire
+        && !held.is_parked()
+    {
         if held.is_due(now) {
             return Decision::SetAside(Lacking::Release(held.job()));
         }

@@ -45,6 +45,12 @@ impl ReservationId {
         self.0
     }
 
+    /// A number that is as good as random, and the same for the same name.
+    pub(super) fn chance(self) -> u32 {
+        let [.., a, b, c, d] = self.0.into_bytes();
+        u32::from_be_bytes([a, b, c, d])
+    }
+
     /// Where the names of this reservation's jobs lie, and the keys of their messages, among all
     /// that are sorted by their bytes.
     pub fn job_ids(self) -> std::ops::Range<JobId> {

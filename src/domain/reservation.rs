@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    CustomerId, Job, Location, PaymentReference, Reference, ReservationId, Sku, StockKey, Text,
-    Timestamp,
+    CustomerId, Deferral, Job, Location, Merchant, PaymentReference, Reference, ReservationId, Sku,
+    StockKey, Text, Timestamp,
 };
 
 /// The most lines of one reservation.
@@ -93,6 +93,8 @@ pub struct Reservation {
     pub closed_at: Option<Timestamp>,
     /// How often it was extended.
     pub extensions: i64,
+    /// On whose behalf it was made.
+    pub merchant: Merchant,
     /// Who holds it.
     pub customer_id: Option<CustomerId>,
     /// The caller's own name for it.
@@ -103,6 +105,20 @@ pub struct Reservation {
     pub reacquired: bool,
     /// The caller's own pairs.
     pub metadata: Metadata,
+    /// What has kept it since its deadline.
+    pub waits: Waits,
+}
+
+/// What has put the release of a hold off since its deadline. Together with the time for which it
+/// waited for its turn, and that of the work itself, these are its lateness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How often its release was tried and failed.
+    pub attempts: i64,
+    /// How long it was made to wait for its permit, in milliseconds.
+    pub limiter_ms: i64,
+    /// How long it was made to wait after something stood in its way, in milliseconds.
+    pub retry_ms: i64,
 }
 
 impl Reservation {
@@ -127,6 +143,20 @@ impl Reservation {
             reservation: self.id,
             deadline: self.expires_at,
         }
+    }
+
+    /// Held, and its release was given up until an operator has looked at it.
+    pub fn is_parked(&self) -> bool {
+        self.state == State::Held && self.attempt_at == Timestamp::MAX
+    }
+
+    /// Has it wait for its next attempt, and says so in its waits.
+    pub fn put_off(&mut self, deferral: Deferral, now: Timestamp) {
+        let added = deferral.waits(now);
+        self.attempt_at = deferral.attempt_at.max(self.expires_at);
+        self.waits.attempts += added.attempts;
+        self.waits.limiter_ms += added.limiter_ms;
+        self.waits.retry_ms += added.retry_ms;
     }
 
     /// The units claimed of each row of stock.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Changes, EventKind, JobId, PaymentReference, Reservation, ReservationId, Stock, StockKey,
+    Changes, EventKind, JobId, Pace, PaymentReference, Reservation, ReservationId, Stock, StockKey,
     Timestamp,
 };
 
@@ -20,6 +20,8 @@ pub struct Snapshot {
     pub ledger: BTreeSet<JobId>,
     /// Payments that were refused before, and need no second event.
     pub refused_payments: BTreeSet<(ReservationId, PaymentReference)>,
+    /// How fast holds may expire, if not at any pace.
+    pub pace: Option<Pace>,
 }
 
 impl Snapshot {
@@ -37,6 +39,14 @@ impl Snapshot {
                 stock.held += delta.held;
                 stock.updated_at = now;
             }
+        }
+        for (id, deferral) in &changes.deferrals {
+            if let Some(hold) = self.reservations.get_mut(id) {
+                hold.put_off(*deferral, now);
+            }
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.arrivals_us.extend(changes.arrivals_us.clone());
         }
         for change in changes.reservations.values() {
             self.fold_reservation(&change.reservation, now);

@@ -24,6 +24,8 @@ pub type CustomerId = Text<255>;
 pub type Reference = Text<255>;
 /// The payment provider's name for a payment.
 pub type PaymentReference = Text<255>;
+/// On whose behalf a key is used, and a reservation made.
+pub type Merchant = Text<64>;
 /// Why somebody did something.
 pub type Reason = Text<500>;
 
@@ -88,6 +90,11 @@ impl<const MAX: usize> Text<MAX> {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// The merchant of whoever says nothing else.
+pub fn default_merchant() -> Merchant {
+    Text("default".into())
 }
 
 /// The characters with the Unicode property `Bidi_Control`.

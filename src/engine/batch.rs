@@ -7,24 +7,24 @@
 mod take;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::Reply;
 use super::suspects::Suspects;
-use super::ticket::{Aside, Claim, Done, Failure, Ticket, Verdict};
+use super::ticket::{Aside, Claim, Done, Failure, Release, Ticket, Verdict};
+use super::{Reply, parking};
 use crate::domain::{
-    Changes, Command, Decision, Early, Job, JobOutcome, Outcome, ReservationId, Rules, Snapshot,
-    StockKey, Timestamp, Via, decide, insufficient,
+    Changes, Command, Decision, Deferral, DeferralCause, Early, Job, JobOutcome, Outcome, PaceRule,
+    ReservationId, Rules, Snapshot, StockKey, Timestamp, Via, decide, insufficient,
 };
-use crate::store::{Answer, Key, RecordedAnswer, Store, StoreError, Transaction, Wait};
+use crate::store::{Answer, Key, RecordedAnswer, Sighting, Store, StoreError, Transaction, Wait};
 
 /// When a due hold is tried again that another transaction stands in the way of, in milliseconds.
 const BLOCKED_RETRY_MS: i64 = 250;
-/// When a due hold is tried again that cannot be released, in milliseconds.
-const STUCK_RETRY_MS: i64 = 60_000;
 
 /// A batch on its way through its transaction.
 pub(super) struct Batch<'a> {
     rules: Rules,
+    pace: Option<&'a Arc<PaceRule>>,
     items: &'a [Ticket],
     wait: Wait,
     suspects: &'a mut Suspects,
@@ -42,9 +42,16 @@ pub(super) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    pub fn new(rules: Rules, items: &'a [Ticket], wait: Wait, suspects: &'a mut Suspects) -> Self {
+    pub fn new(
+        rules: Rules,
+        pace: Option<&'a Arc<PaceRule>>,
+        items: &'a [Ticket],
+        wait: Wait,
+        suspects: &'a mut Suspects,
+    ) -> Self {
         Self {
             rules,
+            pace,
             items,
             wait,
             suspects,
@@ -109,12 +116,14 @@ impl<'a> Batch<'a> {
             self.claim(tx, claim).await?;
         }
         self.read_history(tx).await?;
+        self.lock_admission(tx, claim).await?;
         self.lock_stock(tx).await?;
         let now = tx.now().await?;
         self.count_due(tx, now).await?;
         self.decide(now, claim.map_or(Via::Timer, Claim::via));
-        let deferred = self.defer(tx, now).await?;
-        if self.changes.is_empty() && self.answers.is_empty() && !deferred {
+        self.defer_blocked(now);
+        let parked = self.park_corrupt(tx, now).await?;
+        if self.changes.is_empty() && self.answers.is_empty() && !parked {
             return Ok(false);
         }
         self.write(tx, now).await?;
@@ -239,55 +248,67 @@ impl<'a> Batch<'a> {
     }
 
     fn fold(&mut self, command: &Command, outcome: &Outcome, changes: Changes, now: Timestamp) {
-        if let (Command::Expire { job, via, .. }, Outcome::Job(JobOutcome::Expired)) =
-            (command, outcome)
-        {
-            let lateness_ms = now.millis_since(job.deadline);
-            self.done.releases.push((*via, lateness_ms));
+        if let (Command::Expire { job, via, .. }, Outcome::Job(outcome)) = (command, outcome) {
+            match outcome {
+                JobOutcome::Expired => {
+                    let hold = self.snapshot.reservations.get(&job.reservation);
+                    self.done.releases.push(Release {
+                        via: *via,
+                        lateness_ms: now.millis_since(job.deadline),
+                        waits: hold.map(|hold| hold.waits).unwrap_or_default(),
+                    });
+                }
+                JobOutcome::Deferred { .. } => self.done.denials += changes.deferrals.len(),
+                _ => {}
+            }
         }
         self.snapshot.fold(&changes, now);
         self.changes.add(changes);
     }
 
-    /// Moves the next attempt at claimed holds that could not be released now, so that they do
-    /// not stand at the head of the queue. Says whether there were any.
-    async fn defer(&self, tx: &mut dyn Transaction, now: Timestamp) -> Result<bool, StoreError> {
-        let stuck: BTreeSet<ReservationId> = self
-            .blocked
+    /// Moves the next attempt at claimed holds whose stock others have locked, so that they do
+    /// not stand at the head of the queue.
+    fn defer_blocked(&mut self, now: Timestamp) {
+        let deferral = Deferral {
+            attempt_at: now.saturating_add_millis(BLOCKED_RETRY_MS),
+            cause: DeferralCause::Blocked,
+        };
+        let understood = |id: &&ReservationId| self.snapshot.reservations.contains_key(id);
+        let blocked = self.blocked.iter().filter(understood);
+        let deferrals = blocked.map(|id| (*id, deferral));
+        self.changes.deferrals.extend(deferrals);
+    }
+
+    /// Gives up holds whose rows cannot be understood. Says whether there are any.
+    async fn park_corrupt(
+        &mut self,
+        tx: &mut dyn Transaction,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let sightings: BTreeMap<ReservationId, Sighting> = self
+            .done
+            .stuck
             .iter()
-            .filter(|id| !self.snapshot.reservations.contains_key(id))
-            .copied()
+            .map(|(id, row)| (*id, parking::sighting(*id, None, row)))
             .collect();
-        let blocked: BTreeSet<ReservationId> = self.blocked.difference(&stuck).copied().collect();
-        if !stuck.is_empty() {
-            tx.defer(&stuck, now.saturating_add_millis(STUCK_RETRY_MS))
-                .await?;
+        if sightings.is_empty() {
+            return Ok(false);
         }
-        if !blocked.is_empty() {
-            tx.defer(&blocked, now.saturating_add_millis(BLOCKED_RETRY_MS))
-                .await?;
-        }
-        Ok(!self.blocked.is_empty())
+        tx.park(&sightings, now).await?;
+        Ok(true)
     }
 
     async fn write(&mut self, tx: &mut dyn Transaction, now: Timestamp) -> Result<(), StoreError> {
-        if !self.changes.reservations.is_empty() || !self.changes.ledger.is_empty() {
-            tx.write_transitions(&self.changes, now).await?;
+        let changes = &self.changes;
+        if !changes.deferrals.is_empty() {
+            tx.defer(&changes.deferrals, now).await?;
         }
-        tx.write_rest(&self.changes, &self.answers, now).await
+        let is_transition = !changes.reservations.is_empty() || !changes.ledger.is_empty();
+        if is_transition || !changes.arrivals_us.is_empty() {
+            tx.write_transitions(changes, now).await?;
+        }
+        tx.write_rest(changes, &self.answers, now).await
     }
-}
-
-/// Makes a hold that cannot be released wait for its next attempt, in a transaction of its own.
-pub(super) async fn defer_stuck(store: &dyn Store, id: ReservationId) -> Result<(), StoreError> {
-    let mut transaction = store.begin().await?;
-    transaction
-        .lock_reservations(&[id].into(), Wait::Skip)
-        .await?;
-    let now = transaction.now().await?;
-    let attempt_at = now.saturating_add_millis(STUCK_RETRY_MS);
-    transaction.defer(&[id].into(), attempt_at).await?;
-    transaction.commit().await
 }
 
 /// Can the command leave more units free than before?

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Engine, EngineError, Reply, Runtime};
-use crate::domain::{Command, Early, Job, JobOutcome, Outcome, Via};
+use crate::domain::{Command, Early, Job, JobOutcome, Outcome, Timestamp, Via};
 use crate::metrics::{DeliveryLabel, Metrics};
 use crate::store::{MAX_QUARANTINE_KEY, Sighting};
 
@@ -28,14 +28,22 @@ pub struct Deliveries {
     source: &'static str,
 }
 
-/// What became of a delivery. It is done with in each case, and can be acknowledged.
+/// What became of a delivery. Unless it is deferred it is done with, and can be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
-    /// What became of its job; never `NotDue` or `Unknown`.
+    /// What became of its job: it is done.
     Job(JobOutcome),
-    /// It came early, and its job is published again.
+    /// It came too early, and its job is published again.
     Rearmed,
-    /// It is no job, or the job of no reservation, and is kept for an operator to look at.
+    /// It is due and has to wait. Only who pushes is told, and brings it again.
+    Deferred {
+        /// Until when.
+        attempt_at: Timestamp,
+        /// The clock that decided.
+        now: Timestamp,
+    },
+    /// It is no job, or the job of no reservation, or of a hold whose release was given up, and is
+    /// kept for an operator to look at.
     Quarantined,
 }
 
@@ -45,6 +53,7 @@ impl Delivered {
         match self {
             Self::Job(outcome) => outcome.as_str(),
             Self::Rearmed => "rearmed",
+            Self::Deferred { .. } => "deferred",
             Self::Quarantined => "quarantined",
         }
     }
@@ -124,15 +133,18 @@ impl Deliveries {
                     let reason = format!("there is no reservation {}", job.reservation);
                     return self.quarantine(job.id(), payload, reason).await;
                 }
+                // Its case was opened when it was given up.
+                JobOutcome::Parked => return Ok(Delivered::Quarantined),
+                JobOutcome::Deferred { attempt_at, now } if via == Via::Push => {
+                    return Ok(Delivered::Deferred { attempt_at, now });
+                }
+                JobOutcome::Deferred { .. } => return self.rearm(job, via).await,
                 JobOutcome::NotDue { deadline, now } => deadline.millis_since(now),
                 outcome => return Ok(Delivered::Job(outcome)),
             };
             let waiter = self.waiters.try_acquire();
             let (true, Ok(_waiter)) = (early <= patience_ms, waiter) else {
-                return Ok(match self.submit(job, via, Early::Rearm).await? {
-                    JobOutcome::NotDue { .. } => Delivered::Rearmed,
-                    outcome => Delivered::Job(outcome),
-                });
+                return self.rearm(job, via).await;
             };
             drop(slot.take());
             patience_ms -= early;
@@ -140,6 +152,15 @@ impl Deliveries {
             let _waiting = Waiting::begin(&self.metrics.early_deliveries_waiting);
             self.runtime.sleep(wait).await;
         }
+    }
+
+    /// Has the job published again, unless it can be done by now.
+    async fn rearm(&self, job: Job, via: Via) -> Result<Delivered, EngineError> {
+        Ok(match self.submit(job, via, Early::Rearm).await? {
+            JobOutcome::NotDue { .. } | JobOutcome::Deferred { .. } => Delivered::Rearmed,
+            JobOutcome::Parked => Delivered::Quarantined,
+            outcome => Delivered::Job(outcome),
+        })
     }
 
     async fn submit(&self, job: Job, via: Via, early: Early) -> Result<JobOutcome, EngineError> {

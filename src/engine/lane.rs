@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::batch::{Batch, defer_stuck};
+use super::batch::Batch;
 use super::cap::next_cap;
+use super::parking;
 use super::suspects::Suspects;
 use super::ticket::{Aside, Claim, Done, Failure, Ticket, Verdict};
 use super::word::reply_word;
 use super::{Due, EngineError, INBOX_CAPACITY, Released, Reply, Runtime};
-use crate::domain::{Command, Early, Job, Lacking, Rules, StockKey, Via};
+use crate::domain::{Command, Early, Job, Lacking, PaceRule, RetryBudget, Rules, StockKey, Via};
 use crate::metrics::{LaneLabel, Metrics, OutcomeLabel, ViaLabel};
 use crate::store::{Fate, Store, StoreError, TransactionId, Wait};
 
@@ -53,6 +54,8 @@ pub(super) struct Lane {
     pub runtime: Arc<dyn Runtime>,
     pub metrics: Arc<Metrics>,
     pub rules: Rules,
+    pub pace: Option<Arc<PaceRule>>,
+    pub retry_budget: RetryBudget,
     /// How long a command may wait for rows that others have locked.
     pub patience: Duration,
     pub state: LaneState,
@@ -308,7 +311,8 @@ impl Lane {
     ) -> Result<Done, Failure> {
         let started = self.runtime.elapsed();
         self.state.suspects.review(started);
-        let batch = Batch::new(self.rules, tickets, wait, &mut self.state.suspects);
+        let suspects = &mut self.state.suspects;
+        let batch = Batch::new(self.rules, self.pace.as_ref(), tickets, wait, suspects);
         let mut failure = match batch.run(self.store.as_ref(), claim).await {
             Ok(done) => {
                 self.measure(tickets.len() + done.claimed, started);
@@ -361,8 +365,10 @@ impl Lane {
         tracing::error!(command = ticket.command.as_str(), %error, "a row refuses");
         if let Command::Expire { job, .. } = &ticket.command {
             self.metrics.stuck_holds.inc();
-            if let Err(error) = defer_stuck(self.store.as_ref(), job.reservation).await {
-                tracing::error!(reservation = %job.reservation, %error, "cannot defer a stuck hold");
+            let (store, random) = (self.store.as_ref(), self.runtime.random());
+            let put_off = parking::put_off(store, *job, &error, self.retry_budget, random).await;
+            if let Err(error) = put_off {
+                tracing::error!(reservation = %job.reservation, %error, "cannot put off a hold");
             }
         }
         let error = Arc::new(error);
@@ -372,15 +378,27 @@ impl Lane {
 
     /// Answers those that were decided and keeps the others.
     fn finish(&mut self, tickets: Vec<Ticket>, done: Done, tally: &mut Tally) {
-        for (via, lateness_ms) in &done.releases {
-            let label = ViaLabel { via: via.as_str() };
+        for release in &done.releases {
+            let label = ViaLabel {
+                via: release.via.as_str(),
+            };
             self.metrics
                 .lateness_seconds
                 .get_or_create(&label)
-                .observe(*lateness_ms as f64 / 1_000.0);
+                .observe(release.lateness_ms as f64 / 1_000.0);
+            tracing::debug!(
+                via = release.via.as_str(),
+                lateness_ms = release.lateness_ms,
+                limiter_ms = release.waits.limiter_ms,
+                retry_ms = release.waits.retry_ms,
+                attempts = release.waits.attempts,
+                "released"
+            );
         }
-        for row in &done.stuck {
-            tracing::error!(%row, "a due hold cannot be understood");
+        let denials = u64::try_from(done.denials).unwrap_or(u64::MAX);
+        self.metrics.admission_denials.inc_by(denials);
+        for (_, row) in &done.stuck {
+            tracing::error!(%row, "a hold cannot be understood, and is given up");
             self.metrics.stuck_holds.inc();
         }
         tally.released.released += done.releases.len();

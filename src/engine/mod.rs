@@ -8,6 +8,7 @@ mod batch;
 mod cap;
 mod delivery;
 mod lane;
+mod parking;
 mod run;
 mod runtime;
 mod suspects;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::{Command, Outcome, Rules, Timestamp, Via};
+use crate::domain::{Command, Outcome, PaceRule, RetryBudget, Rules, Timestamp, Via};
 use crate::metrics::{LaneLabel, Metrics};
 use crate::store::{Answer, Key, Store, StoreError};
 
@@ -49,10 +50,14 @@ struct Lanes {
 }
 
 /// How the engine shall work.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// What the domain is told.
     pub rules: Rules,
+    /// How fast holds may expire, if not at any pace.
+    pub pace: Option<Arc<PaceRule>>,
+    /// How long the release of a hold is tried that fails.
+    pub retry_budget: RetryBudget,
     /// How many lanes decide what shoppers want: one on SQLite, two on PostgreSQL. More writers
     /// than that only wait for each other.
     pub sales_lanes: usize,
@@ -166,6 +171,8 @@ impl Engine {
                 runtime: Arc::clone(&runtime),
                 metrics: Arc::clone(metrics),
                 rules: settings.rules,
+                pace: settings.pace.clone(),
+                retry_budget: settings.retry_budget,
                 patience: settings.patience,
                 state: LaneState::default(),
             };

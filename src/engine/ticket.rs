@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Due, EngineError, Keyed, Reply};
-use crate::domain::{Command, Job, Lacking, StockKey, Via};
+use crate::domain::{Command, Job, Lacking, ReservationId, StockKey, Via, Waits};
 use crate::store::{CorruptRow, StoreError};
 
 /// One command on its way through a lane.
@@ -63,17 +63,29 @@ pub(super) enum Aside {
     Due(Lacking),
 }
 
+/// A hold that was released.
+pub(super) struct Release {
+    /// By which path.
+    pub via: Via,
+    /// How long after its deadline, in milliseconds.
+    pub lateness_ms: i64,
+    /// What had put it off.
+    pub waits: Waits,
+}
+
 /// What a batch did.
 #[derive(Default)]
 pub(super) struct Done {
     /// One verdict for each item, in order.
     pub verdicts: Vec<Verdict>,
-    /// How late each hold was released, in milliseconds, and by which path.
-    pub releases: Vec<(Via, i64)>,
+    /// The holds that were released.
+    pub releases: Vec<Release>,
+    /// How many due holds have to wait for their permits.
+    pub denials: usize,
     /// How many due holds the claim found.
     pub claimed: usize,
-    /// Holds that could not be understood; they are tried again in a minute.
-    pub stuck: Vec<CorruptRow>,
+    /// Holds that could not be understood, and were given up.
+    pub stuck: Vec<(ReservationId, CorruptRow)>,
 }
 
 /// Why a batch did nothing, or may have.

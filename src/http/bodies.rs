@@ -9,8 +9,9 @@ use super::problem::{FieldFault, Problem};
 use super::schemas;
 use super::submission::Input;
 use crate::domain::{
-    CustomerId, Deadline, Line, Location, MAX_LINES, Metadata, Particulars, PaymentReference,
-    Reason, Reference, Reservation, ReservationId, Reserve, Sku, State, Stock, Timestamp,
+    CustomerId, Deadline, Line, Location, MAX_LINES, Merchant, Metadata, Particulars,
+    PaymentReference, Reason, Reference, Reservation, ReservationId, Reserve, Sku, State, Stock,
+    Timestamp,
 };
 use crate::store::RecordedEvent;
 
@@ -61,6 +62,7 @@ impl CreateReservation {
     pub(super) fn reserve(
         self,
         entropy: [u8; 10],
+        merchant: Merchant,
         default_hold_seconds: i64,
     ) -> Result<Reserve, Problem> {
         let mut faults = Vec::new();
@@ -86,6 +88,7 @@ impl CreateReservation {
                 .map(|line| line.0.into_line())
                 .collect::<Result<_, _>>()?,
             until,
+            merchant,
             customer_id: self.customer_id,
             reference: self.reference,
             metadata: self.metadata.unwrap_or_default().0,
@@ -240,6 +243,9 @@ pub(super) struct ReservationBody<'a> {
     /// When it left `held`; null until its stock was sold or given back.
     #[schema(value_type = Option<schemas::Instant>, required)]
     closed_at: Option<Timestamp>,
+    /// On whose behalf it was made, by the API key.
+    #[schema(value_type = schemas::Merchant)]
+    merchant: &'a Merchant,
     /// Who holds it.
     #[schema(value_type = Option<schemas::CustomerId>, required)]
     customer_id: Option<&'a CustomerId>,
@@ -288,6 +294,7 @@ impl<'a> ReservationBody<'a> {
             created_at: reservation.created_at,
             updated_at: reservation.updated_at,
             closed_at: reservation.closed_at,
+            merchant: &reservation.merchant,
             customer_id: reservation.customer_id.as_ref(),
             reference: reservation.reference.as_ref(),
             payment_reference: reservation.payment_reference.as_ref(),

@@ -13,7 +13,7 @@ use super::problem::Problem;
 use super::submission::complete_body;
 use super::{App, answer, kinds};
 use crate::domain::Via;
-use crate::engine::Deliveries;
+use crate::engine::{Delivered, Deliveries};
 use crate::queue::{Queue, Untrusted};
 use crate::store::Clock;
 
@@ -23,6 +23,7 @@ documented!(DeliveryProblems: &[
     &kinds::NOT_FOUND,
     &kinds::REQUEST_TIMEOUT,
     &kinds::PAYLOAD_TOO_LARGE,
+    &kinds::EXPIRY_DEFERRED,
 ]);
 
 /// How often the log says that pushes are not trusted: a wrong secret makes each one say so, and
@@ -79,7 +80,8 @@ impl std::fmt::Debug for Receiver {
 #[derive(Serialize, ToSchema)]
 pub(super) struct DeliveryBody {
     /// `expired`, `duplicate`, `stale`, `paid`, `cancelled` or `already_expired`; `rearmed` if it
-    /// came early and its job is published again; `quarantined` if it is no job.
+    /// has to wait and its job is published again; `quarantined` if it is no job, or its hold waits
+    /// for an operator.
     #[schema(example = "expired")]
     outcome: &'static str,
 }
@@ -145,6 +147,12 @@ pub(super) async fn deliver(
         .map_err(|untrusted| receiver.doubt(untrusted, &app))?;
     let deliveries = &receiver.deliveries;
     let delivered = deliveries.deliver(&payload, Via::Push, None).await?;
+    if let Delivered::Deferred { attempt_at, now } = delivered {
+        let detail = format!("The hold is released at {attempt_at} at the earliest.");
+        let wait_ms = u64::try_from(attempt_at.millis_since(now)).unwrap_or_default();
+        return Err(Problem::new(&kinds::EXPIRY_DEFERRED, detail)
+            .retry_after(wait_ms.div_ceil(1_000).max(1)));
+    }
     answer::ok(&DeliveryBody {
         outcome: delivered.as_str(),
     })

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::bodies::{EventBody, ReservationBody, StockBody};
-use crate::domain::{Event, Line, Particulars, Reservation, State, Stock, StockKey};
+use crate::domain::{
+    Event, Line, Particulars, Reservation, State, Stock, StockKey, Waits, default_merchant,
+};
 use crate::store::RecordedEvent;
 
 /// What does not parse becomes null here, and then fails the test of the document.
@@ -46,6 +48,7 @@ pub(super) fn reservation(state: &str) -> Value {
             },
             closed_at: (state != State::Held).then_some(closed_at),
             extensions: 0,
+            merchant: default_merchant(),
             customer_id: parsed(request["customer_id"].clone()),
             reference: parsed(request["reference"].clone()),
             payment_reference: (state == State::Paid)
@@ -53,6 +56,7 @@ pub(super) fn reservation(state: &str) -> Value {
                 .flatten(),
             reacquired: false,
             metadata: parsed(request["metadata"].clone())?,
+            waits: Waits::default(),
         };
         serde_json::to_value(ReservationBody::new(&reservation, state)).ok()
     };

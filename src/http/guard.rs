@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
 use super::{App, cors, kinds};
-use crate::access::{Denial, RateLimit, Standing};
+use crate::access::{Caller, Denial, RateLimit, Standing};
 use crate::domain::Scope;
 
 pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -24,9 +24,9 @@ pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("rateli
 /// Queues sign what they deliver, and have no key.
 const DELIVERIES: &str = "/v1/deliveries/";
 
-/// Whose idempotency keys they are; in the extensions of every request that came through.
+/// Who asks; in the extensions of every request that came through.
 #[derive(Clone)]
-pub(super) struct KeyScope(pub Arc<str>);
+pub(super) struct RequestedBy(pub Arc<Caller>);
 
 /// Lets a request through to its handler, or says why not.
 pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -56,11 +56,11 @@ pub(super) fn takes_key(path: &str) -> bool {
 }
 
 async fn admit(app: &App, mut request: Request, next: Next) -> Response {
-    let admission = match app.access.admit(bearer(request.headers())) {
-        Ok(admission) => admission,
+    let entry = match app.access.admit(bearer(request.headers())) {
+        Ok(entry) => entry,
         Err(denial) => return denied(denial),
     };
-    let mut response = match admission.standing {
+    let mut response = match entry.standing {
         Some((_, standing)) if standing.is_over => Problem::new(
             &kinds::RATE_LIMITED,
             "This key has sent more requests than its limit allows.",
@@ -69,16 +69,16 @@ async fn admit(app: &App, mut request: Request, next: Next) -> Response {
         .into_response(),
         _ => {
             let wanted = scopes(&request);
-            if wanted.is_none_or(|wanted| admission.caller.reaches(wanted)) {
-                let scope = KeyScope(Arc::clone(&admission.caller.name));
-                request.extensions_mut().insert(scope);
+            if wanted.is_none_or(|wanted| entry.caller.reaches(wanted)) {
+                let caller = RequestedBy(Arc::clone(&entry.caller));
+                request.extensions_mut().insert(caller);
                 next.run(request).await
             } else {
                 lacking(wanted.unwrap_or_default()).into_response()
             }
         }
     };
-    if let Some((limit, standing)) = admission.standing {
+    if let Some((limit, standing)) = entry.standing {
         show(limit, standing, response.headers_mut());
     }
     response

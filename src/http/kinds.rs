@@ -19,7 +19,7 @@ pub(super) struct Kind {
 }
 
 /// All kinds, in the order in which they are documented.
-pub(super) static ALL: [&Kind; 22] = [
+pub(super) static ALL: [&Kind; 23] = [
     &MALFORMED_REQUEST,
     &UNAUTHORIZED,
     &FORBIDDEN,
@@ -39,6 +39,7 @@ pub(super) static ALL: [&Kind; 22] = [
     &HOLD_LIMIT,
     &IDEMPOTENCY_KEY_REUSED,
     &RATE_LIMITED,
+    &EXPIRY_DEFERRED,
     &INTERNAL,
     &OVERLOADED,
     &NOT_READY,
@@ -240,6 +241,17 @@ pub(super) static RATE_LIMITED: Kind = Kind {
         `RateLimit-Policy` and `RateLimit` say how it stands. Nothing has happened: ask again after \
         `Retry-After`, with the same Idempotency-Key.",
     detail: "This key has sent more requests than its limit allows.",
+    extras: "{}",
+};
+
+pub(super) static EXPIRY_DEFERRED: Kind = Kind {
+    slug: "expiry-deferred",
+    status: StatusCode::TOO_MANY_REQUESTS,
+    title: "The hold is due, and has to wait",
+    explanation: "Holds expire no faster than the operator allows, and one whose release failed \
+        rests before it is tried again. The deadline stays as it was. Deliver the job again after \
+        `Retry-After`; who does not finds it done by the sweep.",
+    detail: "The hold is released at 2026-12-01T10:15:02.250Z at the earliest.",
     extras: "{}",
 };
 

@@ -58,9 +58,11 @@ pub(super) async fn create(
 ) -> Result<Response, Problem> {
     let mut entropy = [0; 10];
     app.runtime.fill_random(&mut entropy);
-    let reserve = submission
-        .body
-        .reserve(entropy, app.settings.default_hold_seconds)?;
+    let reserve = submission.body.reserve(
+        entropy,
+        submission.merchant,
+        app.settings.default_hold_seconds,
+    )?;
     app.submit(Command::Reserve(reserve), submission.origin)
         .await
 }

@@ -40,6 +40,10 @@ schema!(
 );
 schema!(Location, text(128, "Where stock lies.", "default"));
 schema!(
+    Merchant,
+    text(64, "On whose behalf a key is used.", "default")
+);
+schema!(
     CustomerId,
     text(255, "Who holds the reservation.", "customer-17")
 );

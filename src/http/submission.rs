@@ -11,11 +11,11 @@ use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 
-use super::guard::KeyScope;
+use super::guard::RequestedBy;
 use super::kinds;
 use super::problem::Problem;
 use super::{App, MAX_BODY, answer, idempotency, json};
-use crate::domain::Command;
+use crate::domain::{Command, Merchant, default_merchant};
 use crate::engine::{Keyed, Reply};
 use crate::store::Key;
 
@@ -32,6 +32,8 @@ pub(super) trait Input: DeserializeOwned {
 pub(super) struct Submission<T> {
     /// Its body.
     pub body: T,
+    /// On whose behalf it comes.
+    pub merchant: Merchant,
     /// What its answer depends on besides.
     pub origin: Origin,
 }
@@ -55,7 +57,7 @@ impl<T: Input> FromRequest<App> for Submission<T> {
             Method::POST => idempotency::key(request.headers())?,
             _ => None,
         };
-        let scope = request.extensions().get::<KeyScope>().cloned();
+        let caller = request.extensions().get::<RequestedBy>().cloned();
         let uri = request.uri().clone();
         let is_json = is_json(request.headers());
         let mut bytes = complete_body(request, app).await?;
@@ -70,7 +72,9 @@ impl<T: Input> FromRequest<App> for Submission<T> {
         let key = match key {
             Some(key) => Some(RequestKey {
                 key: Key {
-                    scope: scope.map_or_else(String::new, |scope| scope.0.to_string()),
+                    scope: caller
+                        .as_ref()
+                        .map_or_else(String::new, |caller| caller.0.name.to_string()),
                     key,
                 },
                 fingerprint: idempotency::fingerprint(&uri, &bytes)?,
@@ -78,8 +82,10 @@ impl<T: Input> FromRequest<App> for Submission<T> {
             None => None,
         };
         let path = uri.path().into();
+        let merchant = caller.map_or_else(default_merchant, |caller| caller.0.merchant.clone());
         Ok(Self {
             body,
+            merchant,
             origin: Origin { path, key },
         })
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::domain::{
     Command, Deadline, EventKind, Line, Location, OnExpired, Outcome, ReservationId, Reserve, Sku,
-    State, StockKey, Timestamp,
+    State, StockKey, Timestamp, default_merchant,
 };
 use crate::engine::{Engine, EngineError, Reply, Runtime};
 use crate::store::{Drift, ManualClock, RecordedEvent, StoreError};
@@ -311,6 +311,7 @@ impl Replay {
             until: Deadline::In {
                 seconds: self.hold_seconds,
             },
+            merchant: default_merchant(),
             customer_id: None,
             reference: None,
             metadata: BTreeMap::new(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::Timestamp;
+use crate::domain::{Setback, Timestamp};
 
 use super::retry;
 
@@ -18,7 +18,7 @@ pub enum Fault {
         /// What it said.
         answer: String,
     },
-    /// Something that passes: try again after a backoff (see [`retry::Backoff`]).
+    /// Something that passes: try again after a backoff (see [`crate::domain::Backoff`]).
     #[error("{0}")]
     Backoff(String),
     /// No message can be published at all until somebody mends something: the queue is not there,
@@ -51,7 +51,24 @@ pub enum Trouble<'a> {
     OverLimit,
 }
 
+/// The shortest wait when the queue says how long to wait, in milliseconds. One that wants to be
+/// asked again at once, and says no again, is not to be hammered.
+const LEAST_PATIENCE_MS: i64 = 500;
+
 impl Fault {
+    /// What kind of failure it is, as on the other side of the work.
+    pub fn setback(&self) -> Setback {
+        match self {
+            Self::RetryAfter { wait, .. } => {
+                let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+                Setback::Patience(wait_ms.max(LEAST_PATIENCE_MS))
+            }
+            Self::Backoff(_) => Setback::Failed,
+            Self::Unavailable(_) => Setback::Unavailable,
+            Self::Refused(_) => Setback::Hopeless,
+        }
+    }
+
     /// What to do about a trouble. `answer` is what the queue said, for people; `now` is what a
     /// date in Retry-After is compared with, and without it such a date is ignored.
     pub fn of(trouble: Trouble<'_>, answer: String, now: Option<Timestamp>) -> Self {

@@ -29,32 +29,6 @@ pub fn asked_wait(retry_after: &str, now: Option<Timestamp>) -> Option<Duration>
     Some(wait.min(LONGEST_WAIT))
 }
 
-/// Exponential backoff with full jitter: the nth wait lies anywhere between nothing and twice the
-/// ceiling of the one before, so that many who failed together do not come back together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    /// The longest first wait, in milliseconds.
-    pub first_ms: u64,
-    /// The longest wait of all, in milliseconds.
-    pub most_ms: u64,
-}
-
-impl Backoff {
-    /// How long to wait after this many failures, of which there is at least one. `random` is any
-    /// number, the same for the same wait.
-    pub fn wait(self, failures: u32, random: u64) -> Duration {
-        let doublings = failures.saturating_sub(1).min(63);
-        let ceiling = self
-            .first_ms
-            .saturating_mul(1 << doublings)
-            .min(self.most_ms);
-        let wait_ms = ceiling
-            .checked_add(1)
-            .map_or(random, |choices| random % choices);
-        Duration::from_millis(wait_ms)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,31 +73,5 @@ mod tests {
         ] {
             assert_eq!(asked(nonsense), None, "{nonsense}");
         }
-    }
-
-    #[test]
-    fn waits_double_up_to_the_most_and_lie_anywhere_below() {
-        let backoff = Backoff {
-            first_ms: 100,
-            most_ms: 1_000,
-        };
-        let wait = |failures, random| backoff.wait(failures, random).as_millis();
-        for (failures, ceiling) in [
-            (0, 100),
-            (1, 100),
-            (2, 200),
-            (4, 800),
-            (5, 1_000),
-            (u32::MAX, 1_000),
-        ] {
-            assert_eq!(wait(failures, 0), 0);
-            assert_eq!(wait(failures, ceiling), u128::from(ceiling));
-            assert_eq!(wait(failures, ceiling + 1), 0);
-        }
-        let boundless = Backoff {
-            first_ms: u64::MAX,
-            most_ms: u64::MAX,
-        };
-        assert_eq!(boundless.wait(9, u64::MAX), Duration::from_millis(u64::MAX));
     }
 }

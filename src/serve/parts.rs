@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::database::Database;
-use crate::domain::Rules;
+use crate::domain::{AdmissionDimension, AdmissionLimit, PaceRule, RetryBudget, Rules};
 use crate::engine::{self, Deliveries, Engine, Runtime};
 use crate::http;
 use crate::metrics::Metrics;
-use crate::settings::{CorsOrigins, QueueSettings, RetentionSettings, Settings};
-use crate::worker::{Consumer, Expirer, Keep, Relay, Retention};
+use crate::settings::{
+    CorsOrigins, PacedBy, QueueSettings, ReleaseRate, ReleaseSettings, RetentionSettings, Settings,
+};
+use crate::worker::{Consumer, Expirer, Keep, Relay, RelaySettings, Retention};
 
 use super::ServeError;
 use super::queue::{self, Opened};
@@ -24,6 +26,8 @@ pub(super) struct Plan<'a> {
     pub patience: Duration,
     /// How often what was missed is looked for, and behind a queue how long it is left to that.
     pub sweep: Duration,
+    /// How due holds are released.
+    pub release: &'a ReleaseSettings,
 }
 
 /// What the parts of the service share. Clones share everything.
@@ -35,6 +39,7 @@ pub(super) struct Parts {
     /// None if the built-in timer releases what is due.
     pub queue: Option<Opened>,
     sweep: Duration,
+    retry_budget: RetryBudget,
 }
 
 impl Parts {
@@ -55,6 +60,8 @@ impl Parts {
                     max_hold_seconds: plan.max_hold_seconds,
                     queue: queue.as_ref().map(Opened::rule),
                 },
+                pace: pace(plan.release),
+                retry_budget: retry_budget(plan.release),
                 sales_lanes: database.sales_lanes,
                 patience: plan.patience,
             },
@@ -65,6 +72,7 @@ impl Parts {
             metrics,
             queue,
             sweep: plan.sweep,
+            retry_budget: retry_budget(plan.release),
         })
     }
 
@@ -86,7 +94,10 @@ impl Parts {
             Arc::clone(&opened.state),
             Arc::clone(&self.runtime),
             Arc::clone(&self.metrics),
-            self.sweep,
+            RelaySettings {
+                sweep: self.sweep,
+                retry_budget: self.retry_budget,
+            },
         )
     }
 
@@ -161,5 +172,36 @@ fn keep(settings: &RetentionSettings) -> Keep {
         ledger: settings.keep_ledger,
         reservations: settings.keep_reservations,
         events: settings.keep_events,
+    }
+}
+
+/// How long after its slot a permit is kept, in milliseconds: longer than a batch takes, or a queue
+/// that was told when to come again. What comes later asks anew.
+const PERMIT_KEPT_MS: i64 = 5_000;
+
+/// The pace of releases, if there is one. What it is made of was checked when the settings were
+/// read.
+fn pace(settings: &ReleaseSettings) -> Option<Arc<PaceRule>> {
+    let limit = |rate: ReleaseRate| AdmissionLimit::per_second(rate.per_second, rate.burst);
+    let overrides = settings.admission_overrides.0.iter();
+    Some(Arc::new(PaceRule {
+        dimension: match settings.admission_key {
+            PacedBy::Global => AdmissionDimension::Global,
+            PacedBy::Location => AdmissionDimension::Location,
+            PacedBy::Merchant => AdmissionDimension::Merchant,
+        },
+        limit: limit(settings.rate()?)?,
+        overrides: overrides
+            .filter_map(|(name, rate)| Some((name.clone(), limit(*rate)?)))
+            .collect(),
+        kept_ms: PERMIT_KEPT_MS,
+    }))
+}
+
+fn retry_budget(settings: &ReleaseSettings) -> RetryBudget {
+    let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    RetryBudget {
+        attempts: whole(settings.retry_attempts),
+        past_deadline_ms: whole(settings.retry_seconds).saturating_mul(1_000),
     }
 }

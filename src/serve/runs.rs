@@ -64,6 +64,7 @@ async fn open(settings: &RunSettings) -> Result<(Database, Parts), ServeError> {
         max_hold_seconds: i64::MAX,
         patience: PATIENCE,
         sweep: settings.sweep.period,
+        release: &settings.release,
     };
     let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::start());
     let parts = Parts::open(&database, runtime, plan).await?;

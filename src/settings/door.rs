@@ -162,6 +162,9 @@ pub struct CreateKey {
         value_parser = ["checkout", "inventory", "operator"]
     )]
     pub scopes: Vec<String>,
+    /// On whose behalf it is used: what it reserves is this merchant's.
+    #[arg(long, value_name = "MERCHANT", default_value = "default")]
+    pub merchant: String,
     /// Where the keys are.
     #[command(flatten)]
     pub database: DatabaseSettings,

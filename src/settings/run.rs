@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{DatabaseSettings, QueueSettings, seconds};
+use super::{DatabaseSettings, QueueSettings, ReleaseSettings, seconds};
 
 /// What one run needs to know. Where the rows live, the queue and the sweep are those of `serve`.
 #[derive(Clone, Debug, Args)]
@@ -27,6 +27,9 @@ pub struct RunSettings {
     /// How long a queue is waited for.
     #[command(flatten)]
     pub sweep: SweepSettings,
+    /// How due holds are released.
+    #[command(flatten)]
+    pub release: ReleaseSettings,
 }
 
 /// How often what was missed is looked for.

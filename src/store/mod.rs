@@ -5,7 +5,7 @@
 //!
 //! The engine is the only caller of a [`Transaction`]. It takes locks in one total order, the same
 //! in every batch of every instance, so that batches wait for each other but never in a circle:
-//! keys, reservations by id, the ledger, stock by (location, sku), fresh rows, and last the event
+//! keys, reservations by id, the ledger, admission by key, stock by (location, sku), fresh rows, and last the event
 //! head, one row that numbers events without gaps.
 
 mod api_keys;
@@ -27,13 +27,13 @@ pub use self::outbox::{
     Postponed, Published,
 };
 pub use self::quarantine::{
-    MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY, Quarantine, QuarantineCase, RELAY, Sighting,
+    HOLD, MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY, Quarantine, QuarantineCase, RELAY, Sighting,
 };
 pub use self::retention::{Horizons, Retention, Step};
 
 use crate::domain::{
-    Changes, JobId, Location, PaymentReference, Reservation, ReservationId, Sku, State, Stock,
-    StockKey, Timestamp,
+    AdmissionKey, Changes, Deferral, JobId, Location, PaymentReference, Reservation, ReservationId,
+    Setback, Sku, State, Stock, StockKey, Timestamp,
 };
 
 /// A database that holds everything Holdfast knows.
@@ -156,6 +156,13 @@ pub trait Transaction: Send {
         now: Timestamp,
     ) -> Result<BTreeMap<StockKey, i64>, StoreError>;
 
+    /// Locks the rates with these keys in their order, and reads the theoretical arrivals of their
+    /// next permits, in microseconds since 1970.
+    async fn lock_admission(
+        &mut self,
+        keys: &BTreeSet<AdmissionKey>,
+    ) -> Result<BTreeMap<AdmissionKey, i64>, StoreError>;
+
     /// Which of these jobs the ledger shows.
     async fn jobs_done(&mut self, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<JobId>, StoreError>;
 
@@ -165,7 +172,8 @@ pub trait Transaction: Send {
         ids: &BTreeSet<ReservationId>,
     ) -> Result<BTreeSet<(ReservationId, PaymentReference)>, StoreError>;
 
-    /// Writes changed reservations, each under its guard, and the ledger. Takes no lock on stock.
+    /// Writes changed reservations, each under its guard, the ledger, and the arrivals of permits
+    /// whose keys were locked. Takes no lock on stock.
     async fn write_transitions(
         &mut self,
         changes: &Changes,
@@ -182,11 +190,29 @@ pub trait Transaction: Send {
         now: Timestamp,
     ) -> Result<(), StoreError>;
 
-    /// Moves the next attempt at held reservations, never to before their deadlines.
+    /// Moves the next attempt at held reservations, never to before their deadlines, and adds what
+    /// that means to their waits.
     async fn defer(
         &mut self,
+        deferrals: &BTreeMap<ReservationId, Deferral>,
+        now: Timestamp,
+    ) -> Result<(), StoreError>;
+
+    /// Gives up the release of reservations that are due at `now`: nothing tries them any more,
+    /// their units no longer count as due, and each gets its case in quarantine. What is not due
+    /// gets its case only.
+    async fn park(
+        &mut self,
+        sightings: &BTreeMap<ReservationId, Sighting>,
+        now: Timestamp,
+    ) -> Result<(), StoreError>;
+
+    /// Takes up again what was given up: it is due, and tried next at `now`. Others stay as they
+    /// are.
+    async fn unpark(
+        &mut self,
         ids: &BTreeSet<ReservationId>,
-        attempt_at: Timestamp,
+        now: Timestamp,
     ) -> Result<(), StoreError>;
 
     /// Commits. After [`StoreError::CommitLost`] the fate must be asked; after any other error
@@ -386,6 +412,18 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// What is to be done about what failed by it: the same table, on this side, as the one of
+    /// faults between us and a queue.
+    pub const fn setback(&self) -> Setback {
+        match self {
+            Self::Corrupt(_) => Setback::Hopeless,
+            Self::Constraint { .. } | Self::RowCount { .. } => Setback::Failed,
+            Self::Contended(_) | Self::CommitLost(_) | Self::Unavailable(_) | Self::Schema(_) => {
+                Setback::Unavailable
+            }
+        }
+    }
+
     /// Is the fault in the rows, so that a smaller batch may go through?
     pub fn is_about_rows(&self) -> bool {
         matches!(

@@ -1,9 +1,11 @@
 //! The port to the quarantine: messages that nothing can be done with until somebody has looked.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 
-use super::StoreError;
-use crate::domain::Timestamp;
+use super::{Drift, StoreError};
+use crate::domain::{ReservationId, Timestamp};
 
 /// How many bytes of a payload are kept. What is longer is no expiry job, and its beginning tells
 /// what it is.
@@ -12,6 +14,8 @@ pub const MAX_KEPT_PAYLOAD: usize = 65_536;
 pub const MAX_QUARANTINE_KEY: usize = 512;
 /// The source of what the relay has given up.
 pub const RELAY: &str = "relay";
+/// The source of holds whose release was given up.
+pub const HOLD: &str = "hold";
 
 /// The messages that were put aside.
 #[async_trait]
@@ -56,4 +60,21 @@ pub struct QuarantineCase {
     pub first_seen: Timestamp,
     /// When it was last seen.
     pub last_seen: Timestamp,
+}
+
+/// The holds of those that were given up which no open case tells of.
+pub(super) fn parked_without_case(
+    parked: impl IntoIterator<Item = ReservationId>,
+    cases: impl IntoIterator<Item = String>,
+) -> Vec<Drift> {
+    let cases: BTreeSet<String> = cases.into_iter().collect();
+    parked
+        .into_iter()
+        .filter(|id| !cases.contains(&id.to_string()))
+        .map(|id| Drift {
+            promise: "P12",
+            row: format!("reservation {id}"),
+            detail: "its release was given up, and no open case in quarantine says so".to_owned(),
+        })
+        .collect()
 }

@@ -7,9 +7,8 @@ use async_trait::async_trait;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::{Next, Worker};
-use crate::domain::Via;
+use crate::domain::{Backoff, Via};
 use crate::engine::{Delivered, Deliveries, EngineError, Runtime};
-use crate::queue::retry::Backoff;
 use crate::queue::{Delivery, Queue, QueueState, Side};
 
 /// How many deliveries are worked on at once.

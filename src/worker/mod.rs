@@ -19,7 +19,7 @@ use crate::metrics::Heartbeat;
 
 pub use consumer::Consumer;
 pub use expirer::Expirer;
-pub use relay::Relay;
+pub use relay::{Relay, RelaySettings};
 pub use retention::{Keep, Retention};
 
 /// The first rest after an error; each further one is twice as long.

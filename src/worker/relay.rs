@@ -13,10 +13,9 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 
 use super::{Next, Worker, millis};
-use crate::domain::{QueueRule, Timestamp};
+use crate::domain::{Backoff, QueueRule, Retry, RetryBudget, Setback, Timestamp, Tried};
 use crate::engine::{EngineError, RelayRun, Runtime};
 use crate::metrics::{Metrics, PublicationLabel};
-use crate::queue::retry::Backoff;
 use crate::queue::{Fault, Publication, Queue, QueueState, Receipt, Side};
 use crate::store::{AdoptionCursor, ClaimedMessage, Outbox, Parked, Postponed, Published, Store};
 
@@ -36,8 +35,6 @@ const BACKOFF: Backoff = Backoff {
     first_ms: 500,
     most_ms: 30_000,
 };
-/// The shortest wait when the queue says how long to wait.
-const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// The longest sleep: what other instances put into the outbox is seen within this time.
 const SAFETY_LOOK: Duration = Duration::from_millis(500);
 /// How often the outbox is measured, and up to how many messages.
@@ -53,14 +50,22 @@ pub struct Relay {
     state: Arc<QueueState>,
     runtime: Arc<dyn Runtime>,
     metrics: Arc<Metrics>,
-    /// How often holds without a message are looked for.
-    sweep: Duration,
+    settings: RelaySettings,
     next_walk: Duration,
     /// How far the present walk has come.
     walk: Option<AdoptionCursor>,
     next_measurement: Duration,
     /// How often in a row the queue took nothing at all.
     failures: u32,
+}
+
+/// How a relay shall work.
+#[derive(Clone, Copy, Debug)]
+pub struct RelaySettings {
+    /// How often holds without a message are looked for.
+    pub sweep: Duration,
+    /// How long a message is tried that the queue does not take.
+    pub retry_budget: RetryBudget,
 }
 
 /// The clock of the database, carried on by the stopwatch. It is never behind, since the stopwatch
@@ -116,7 +121,7 @@ impl Relay {
         state: Arc<QueueState>,
         runtime: Arc<dyn Runtime>,
         metrics: Arc<Metrics>,
-        sweep: Duration,
+        settings: RelaySettings,
     ) -> Self {
         Self {
             store,
@@ -125,7 +130,7 @@ impl Relay {
             state,
             runtime,
             metrics,
-            sweep,
+            settings,
             next_walk: Duration::ZERO,
             walk: None,
             next_measurement: Duration::ZERO,
@@ -173,7 +178,7 @@ impl Relay {
         }
         self.walk = step.after;
         if self.walk.is_none() {
-            self.next_walk = elapsed + self.sweep;
+            self.next_walk = elapsed + self.settings.sweep;
         }
         Ok(self.walk.is_some())
     }
@@ -269,31 +274,38 @@ impl Relay {
             }
             Err(fault) => fault,
         };
-        let error = fault.to_string();
-        let wait = match fault {
-            Fault::Refused(reason) => {
-                tracing::error!(key = message.key(), reason, "the queue will never take it");
+        let setback = fault.setback();
+        let is_unavailable = setback == Setback::Unavailable;
+        sorted.is_unavailable |= is_unavailable;
+        let tried = Tried {
+            attempts: i64::from(if is_unavailable {
+                self.failures + 1
+            } else {
+                attempt
+            }),
+            deadline: message.job.deadline,
+            // Its waits are not counted; they lie between the deadline and now.
+            retry_ms: i64::MAX,
+        };
+        let random = self.runtime.random();
+        let budget = self.settings.retry_budget;
+        match budget.after(setback, tried, BACKOFF, now, random) {
+            Retry::At(at) => sorted.postponed.push(Postponed {
+                message,
+                attempt,
+                at,
+                error: fault.to_string(),
+            }),
+            Retry::GiveUp => {
+                let reason = fault.to_string();
+                tracing::error!(key = message.key(), reason, "a message is given up");
                 sorted.parked.push(Parked {
                     message,
                     attempt,
                     reason,
                 });
-                return;
             }
-            // One that wants to be asked again at once, and says no again, is not to be hammered.
-            Fault::RetryAfter { wait, .. } => wait.max(LEAST_PATIENCE),
-            Fault::Backoff(_) => BACKOFF.wait(attempt, self.runtime.random()),
-            Fault::Unavailable(_) => {
-                sorted.is_unavailable = true;
-                BACKOFF.wait(self.failures + 1, self.runtime.random())
-            }
-        };
-        sorted.postponed.push(Postponed {
-            message,
-            attempt,
-            at: now.saturating_add_millis(millis(wait)),
-            error,
-        });
+        }
     }
 
     /// Shows what waits.

@@ -9,6 +9,7 @@ fn key(name: &str, made_at: i64, byte: u8, scopes: &[Scope]) -> ApiKey {
     ApiKey {
         id: ApiKeyId::new(at(made_at), [byte; 10]),
         name: text(name),
+        merchant: holdfast::domain::default_merchant(),
         scopes: Scopes::new(scopes.iter().copied()).unwrap(),
         secret_hash: [byte; 32],
         created_at: at(made_at),

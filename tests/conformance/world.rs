@@ -62,6 +62,7 @@ pub fn reserve(lines: &[Line], seconds: i64) -> Command {
         entropy,
         lines: lines.to_vec(),
         until: Deadline::In { seconds },
+        merchant: holdfast::domain::default_merchant(),
         customer_id: None,
         reference: None,
         metadata: BTreeMap::new(),

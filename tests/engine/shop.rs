@@ -179,6 +179,8 @@ pub const RULES: Rules = Rules {
 pub fn settings(sales_lanes: usize) -> Settings {
     Settings {
         rules: RULES,
+        pace: None,
+        retry_budget: holdfast::domain::RetryBudget::default(),
         sales_lanes,
         patience: Duration::from_secs(2),
     }
@@ -321,6 +323,7 @@ pub fn reserve(lines: &[(&str, i64)], seconds: i64) -> Command {
             })
             .collect(),
         until: Deadline::In { seconds },
+        merchant: holdfast::domain::default_merchant(),
         customer_id: None,
         reference: None,
         metadata: BTreeMap::new(),

@@ -158,6 +158,7 @@ pub fn reserve(lines: &[Line], seconds: i64) -> Command {
         entropy,
         lines: lines.to_vec(),
         until: Deadline::In { seconds },
+        merchant: holdfast::domain::default_merchant(),
         customer_id: Some(text("buyer-1")),
         reference: None,
         metadata: [(text("gift"), text("yes"))].into(),

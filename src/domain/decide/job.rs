@@ -1,11 +1,14 @@
 //! Expiry jobs: what becomes of one that comes, and when one goes out.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::{GIVEN_BACK, Rules, changed, ended};
 use crate::domain::{
-    Changes, Decision, Early, EventKind, Job, JobOutcome, LedgerEntry, Line, OutboxEntry, Outcome,
-    Particulars, Snapshot, State, Timestamp, Via,
+    Admission, AdmissionKey, Changes, Decision, Deferral, DeferralCause, Early, EventKind, Job,
+    JobOutcome, LedgerEntry, Line, OutboxEntry, Outcome, Particulars, ReservationId, Snapshot,
+    State, Timestamp, Via,
 };
 
 /// The particulars of an event of kind `expired`.
@@ -79,19 +82,41 @@ pub(super) fn expire(
         State::Held if now < held.expires_at => {
             let changes = match early {
                 Early::Report => Changes::default(),
-                Early::Rearm => rearm(rules, job),
+                Early::Rearm => rearm(rules, job, job.deadline),
             };
             let deadline = held.expires_at;
             return Decision::job(JobOutcome::NotDue { deadline, now }, changes);
         }
+        State::Held if held.is_parked() => {
+            return Decision::job(JobOutcome::Parked, Changes::default());
+        }
+        State::Held if via.is_brought() && held.waits.attempts > 0 && now < held.attempt_at => {
+            let attempt_at = held.attempt_at;
+            return deferred(rules, job, early, attempt_at, now);
+        }
         State::Held => {
+            let pace = snapshot.pace.as_ref().filter(|_| via.is_paced());
+            let admission = pace.map(|pace| pace.admit(held, now));
+            let arrivals_us = match admission {
+                Some(Admission::Waits {
+                    attempt_at,
+                    arrivals_us,
+                }) => {
+                    let mut decision = deferred(rules, job, early, attempt_at, now);
+                    keep_slot(&mut decision, job.reservation, attempt_at, arrivals_us);
+                    return decision;
+                }
+                Some(Admission::Granted(arrivals_us)) => arrivals_us,
+                None => BTreeMap::new(),
+            };
             let data = Particulars::of(&Expired {
                 lines: &held.lines,
                 lateness_ms: now.millis_since(held.expires_at),
                 via: via.as_str(),
             });
             let expired = ended(held, State::Expired, now);
-            let changes = changed(Some(held), expired, GIVEN_BACK, EventKind::Expired, data);
+            let mut changes = changed(Some(held), expired, GIVEN_BACK, EventKind::Expired, data);
+            changes.arrivals_us = arrivals_us;
             (JobOutcome::Expired, changes)
         }
     };
@@ -106,13 +131,45 @@ pub(super) fn expire(
     Decision::job(outcome, changes)
 }
 
-/// Has a job published once more, at its deadline and not before: a queue that has brought it early
+/// Says that a due hold has to wait, and when it is tried next.
+fn deferred(
+    rules: Rules,
+    job: Job,
+    early: Early,
+    attempt_at: Timestamp,
+    now: Timestamp,
+) -> Decision {
+    let changes = match early {
+        Early::Report => Changes::default(),
+        Early::Rearm => rearm(rules, job, attempt_at),
+    };
+    Decision::job(JobOutcome::Deferred { attempt_at, now }, changes)
+}
+
+/// Puts a hold off until its permits are there. It has this slot already if none are to be kept.
+fn keep_slot(
+    decision: &mut Decision,
+    id: ReservationId,
+    attempt_at: Timestamp,
+    arrivals_us: BTreeMap<AdmissionKey, i64>,
+) {
+    if let Decision::Done { changes, .. } = decision
+        && !arrivals_us.is_empty()
+    {
+        let cause = DeferralCause::Limited;
+        let deferral = Deferral { attempt_at, cause };
+        changes.deferrals.insert(id, deferral);
+        changes.arrivals_us = arrivals_us;
+    }
+}
+
+/// Has a job published once more, at this instant and not before: a queue that has brought it early
 /// once would do so again, and go on until then.
-fn rearm(rules: Rules, job: Job) -> Changes {
+fn rearm(rules: Rules, job: Job, publish_after: Timestamp) -> Changes {
     let entry = OutboxEntry {
         job,
         again: true,
-        publish_after: job.deadline,
+        publish_after,
     };
     let mut changes = Changes::default();
     if rules.queue.is_some() {

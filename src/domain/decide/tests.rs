@@ -4,6 +4,7 @@ mod rules;
 use super::*;
 use crate::domain::{
     Early, Job, JobId, JobOutcome, Location, Reservation, Sku, Stock, StockKey, Text, Via,
+    default_merchant,
 };
 
 const RULES: Rules = Rules {
@@ -159,11 +160,13 @@ fn snapshot(shape: Shape) -> (Snapshot, Timestamp) {
         updated_at: at(DEADLINE - 60_000),
         closed_at: (state != State::Held).then(|| at(now)),
         extensions: 0,
+        merchant: default_merchant(),
         customer_id: None,
         reference: None,
         payment_reference: named.then(|| text("pi_1")),
         reacquired: shape == Shape::Reacquired,
         metadata: BTreeMap::new(),
+        waits: Waits::default(),
     };
     let held = if state == State::Held { 3 } else { 0 };
     let stock = Stock {

@@ -1,9 +1,13 @@
 //! What a batch takes and reads before it decides, in the total lock order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::Batch;
-use crate::domain::{Command, OnExpired, Reservation, ReservationId, StockKey, Timestamp};
+use crate::domain::{
+    AdmissionKey, Command, JobOutcome, OnExpired, Outcome, Pace, Reservation, ReservationId, State,
+    StockKey, Timestamp,
+};
 use crate::engine::ticket::{Aside, Claim, Verdict};
 use crate::engine::{EngineError, Keyed, Reply};
 use crate::store::{Key, LockedReservations, StoreError, Transaction, Wait};
@@ -87,6 +91,12 @@ impl Batch<'_> {
             if locked.elsewhere.contains(&id) {
                 self.verdicts[place] = Some(Verdict::Aside(Aside::Rows));
             } else if let Some(row) = locked.corrupt.get(&id) {
+                if matches!(item.command, Command::Expire { .. }) {
+                    self.done.stuck.push((id, row.clone()));
+                    let parked = Outcome::Job(JobOutcome::Parked);
+                    self.verdicts[place] = Some(Verdict::Answered(Reply::Decided(parked)));
+                    continue;
+                }
                 let error = StoreError::Corrupt(row.clone());
                 self.verdicts[place] = Some(Verdict::Failed(EngineError::Store(error.into())));
             }
@@ -121,7 +131,7 @@ impl Batch<'_> {
     fn keep_claimed(&mut self, locked: LockedReservations) {
         for (id, row) in &locked.corrupt {
             if self.blocked.insert(*id) {
-                self.done.stuck.push(row.clone());
+                self.done.stuck.push((*id, row.clone()));
             }
         }
         self.claimed
@@ -165,6 +175,43 @@ impl Batch<'_> {
         if !paying.is_empty() {
             self.snapshot.refused_payments = tx.refused_payments(&paying).await?;
         }
+        Ok(())
+    }
+
+    /// Locks the rates by which what is to expire here is paced.
+    pub(super) async fn lock_admission(
+        &mut self,
+        tx: &mut dyn Transaction,
+        claim: Option<&Claim>,
+    ) -> Result<(), StoreError> {
+        let Some(rule) = self.pace else {
+            return Ok(());
+        };
+        let commands = self
+            .open_items()
+            .filter_map(|(_, item)| match &item.command {
+                Command::Expire { job, via, .. } if via.is_paced() => Some(job.reservation),
+                _ => None,
+            });
+        let claimed = claim
+            .filter(|claim| claim.via().is_paced())
+            .into_iter()
+            .flat_map(|_| self.claimed.iter().map(|job| job.reservation));
+        let keys: BTreeSet<AdmissionKey> = commands
+            .chain(claimed)
+            .filter_map(|id| self.snapshot.reservations.get(&id))
+            .filter(|hold| hold.state == State::Held)
+            .flat_map(|hold| rule.keys(hold))
+            .collect();
+        let arrivals_us = if keys.is_empty() {
+            BTreeMap::new()
+        } else {
+            tx.lock_admission(&keys).await?
+        };
+        self.snapshot.pace = Some(Pace {
+            rule: Arc::clone(rule),
+            arrivals_us,
+        });
         Ok(())
     }
 

@@ -106,6 +106,8 @@ impl Queued {
                     max_delay_ms: MAX_DELAY_MS,
                 }),
             },
+            pace: None,
+            retry_budget: crate::domain::RetryBudget::default(),
             sales_lanes: 1,
             patience: Settings::default().request_timeout,
         };
@@ -186,6 +188,7 @@ impl Queued {
                 quantity: 1,
             }],
             until: Deadline::In { seconds: 60 },
+            merchant: crate::domain::default_merchant(),
             customer_id: None,
             reference: None,
             metadata: BTreeMap::new(),

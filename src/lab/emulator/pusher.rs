@@ -7,8 +7,9 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, Url};
 use tokio::sync::{Semaphore, watch};
 
+use crate::domain::Backoff;
 use crate::domain::Timestamp;
-use crate::queue::retry::{Backoff, asked_wait};
+use crate::queue::retry::asked_wait;
 use crate::queue::webhook::{ID, SIGNATURE, Secret, TIMESTAMP};
 use crate::queue::{ClientFault, Trust, http_client};
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::rows::Rows;
 use crate::domain::{EventKind, Reservation, ReservationId, State, StockKey, Timestamp};
-use crate::store::{Drift, Horizons};
+use crate::store::quarantine::parked_without_case;
+use crate::store::{Drift, HOLD, Horizons};
 
 /// A hold that is tried again more than this after its deadline could not be released.
 const PUT_OFF_MS: i64 = 60_000;
@@ -15,6 +16,13 @@ pub(super) fn audit(rows: &Rows, now: Timestamp) -> Vec<Drift> {
     audit_stock(rows, &mut drifts);
     audit_reservations(rows, now, &mut drifts);
     audit_ledger(rows, &mut drifts);
+    let parked = rows.reservations.values().filter(|row| row.is_parked());
+    let cases = rows.quarantine.values().map(|case| &case.sighting);
+    let cases = cases.filter(|sighting| sighting.source == HOLD);
+    drifts.extend(parked_without_case(
+        parked.map(|row| row.id),
+        cases.map(|sighting| sighting.key.clone()),
+    ));
     drifts
 }
 
@@ -126,7 +134,8 @@ fn audit_row(
         let detail = format!("{state}, and created by {creations} events");
         drifts.push(drift("P9", name.to_owned(), detail));
     }
-    if row.is_due(now) && row.attempt_at.millis_since(row.expires_at) > PUT_OFF_MS {
+    let put_off_ms = row.attempt_at.millis_since(row.expires_at) - row.waits.limiter_ms;
+    if row.is_due(now) && !row.is_parked() && put_off_ms > PUT_OFF_MS {
         let detail = format!(
             "due since {}, put off until {}",
             row.expires_at, row.attempt_at

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 use crate::domain::{
-    ApiKey, ApiKeyId, JobId, LedgerEntry, Message, OutboxEntry, PaymentReference, Reservation,
-    ReservationId, State, Stock, StockKey, Timestamp,
+    AdmissionKey, ApiKey, ApiKeyId, JobId, LedgerEntry, Message, OutboxEntry, PaymentReference,
+    Reservation, ReservationId, State, Stock, StockKey, Timestamp,
 };
 use crate::store::{Horizons, Key, QuarantineCase, RecordedAnswer, RecordedEvent};
 
@@ -40,6 +40,8 @@ pub(super) struct Rows {
     pub(super) events: Vec<RecordedEvent>,
     pub(super) answers: BTreeMap<Key, RecordedAnswer>,
     pub(super) outbox: BTreeMap<Message, OutboxRow>,
+    /// The theoretical arrivals of the next permits.
+    pub(super) arrivals_us: BTreeMap<AdmissionKey, i64>,
     pub(super) api_keys: BTreeMap<ApiKeyId, ApiKey>,
     /// By number.
     pub(super) quarantine: BTreeMap<i64, QuarantineCase>,
@@ -102,6 +104,8 @@ impl Rows {
         }
         if reservation.state == State::Held {
             self.attempts.insert((reservation.attempt_at, id));
+        }
+        if reservation.state == State::Held && !reservation.is_parked() {
             for (key, units) in reservation.units() {
                 let line = (key, reservation.expires_at, id);
                 self.open_lines.insert(line, units);

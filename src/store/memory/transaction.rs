@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use tokio::sync::OwnedMutexGuard;
 
-use super::lock;
 use super::rows::Rows;
+use super::{lock, quarantine};
 use crate::domain::{
-    Changes, Event, EventKind, JobId, LedgerEntry, MAX_ON_HAND, Message, OutboxEntry,
-    PaymentReference, Reservation, ReservationChange, ReservationId, State, Stock, StockDelta,
-    StockKey, Timestamp,
+    AdmissionKey, Changes, Deferral, Event, EventKind, JobId, LedgerEntry, MAX_ON_HAND, Message,
+    OutboxEntry, PaymentReference, Reservation, ReservationChange, ReservationId, State, Stock,
+    StockDelta, StockKey, Timestamp,
 };
 use crate::store::{
     Clock, Key, LockedKeys, LockedReservations, LockedStock, RecordedAnswer, RecordedEvent,
-    StoreError, Transaction, Wait,
+    Sighting, StoreError, Transaction, Wait,
 };
 
 /// A transaction that has the turn, so that nobody else writes.
@@ -36,6 +36,8 @@ struct Staged {
     reservations: BTreeMap<ReservationId, Reservation>,
     ledger: BTreeMap<JobId, LedgerEntry>,
     refused_payments: BTreeSet<(ReservationId, PaymentReference)>,
+    arrivals_us: BTreeMap<AdmissionKey, i64>,
+    sightings: Vec<(Sighting, Timestamp)>,
     outbox: Vec<OutboxEntry>,
     events: Vec<Event>,
     answers: Vec<RecordedAnswer>,
@@ -215,6 +217,17 @@ impl Transaction for MemoryTransaction {
         Ok(counted.filter(|(_, due)| *due > 0).collect())
     }
 
+    async fn lock_admission(
+        &mut self,
+        keys: &BTreeSet<AdmissionKey>,
+    ) -> Result<BTreeMap<AdmissionKey, i64>, StoreError> {
+        let rows = lock(&self.committed);
+        let known = keys
+            .iter()
+            .filter_map(|key| Some((key.clone(), *rows.arrivals_us.get(key)?)));
+        Ok(known.collect())
+    }
+
     async fn jobs_done(&mut self, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<JobId>, StoreError> {
         let rows = lock(&self.committed);
         let done = jobs.iter().filter(|job| rows.ledger.contains_key(*job));
@@ -263,6 +276,7 @@ impl Transaction for MemoryTransaction {
             }
             self.staged.ledger.insert(job, entry.clone());
         }
+        self.staged.arrivals_us.extend(changes.arrivals_us.clone());
         Ok(())
     }
 
@@ -307,14 +321,47 @@ impl Transaction for MemoryTransaction {
 
     async fn defer(
         &mut self,
-        ids: &BTreeSet<ReservationId>,
-        attempt_at: Timestamp,
+        deferrals: &BTreeMap<ReservationId, Deferral>,
+        now: Timestamp,
     ) -> Result<(), StoreError> {
-        for id in ids {
+        for (id, deferral) in deferrals {
             if let Some(mut row) = self.reservation(*id)
                 && row.state == State::Held
             {
-                row.attempt_at = attempt_at.max(row.expires_at);
+                row.put_off(*deferral, now);
+                self.staged.reservations.insert(*id, row);
+            }
+        }
+        Ok(())
+    }
+
+    async fn park(
+        &mut self,
+        sightings: &BTreeMap<ReservationId, Sighting>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        for (id, sighting) in sightings {
+            if let Some(mut row) = self.reservation(*id)
+                && row.is_due(now)
+            {
+                row.attempt_at = Timestamp::MAX;
+                self.staged.reservations.insert(*id, row);
+            }
+            self.staged.sightings.push((sighting.clone(), now));
+        }
+        Ok(())
+    }
+
+    async fn unpark(
+        &mut self,
+        ids: &BTreeSet<ReservationId>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        for id in ids {
+            if let Some(mut row) = self.reservation(*id)
+                && row.is_parked()
+            {
+                row.attempt_at = now.max(row.expires_at);
                 self.staged.reservations.insert(*id, row);
             }
         }
@@ -333,6 +380,10 @@ impl Transaction for MemoryTransaction {
             rows.put_entry(entry);
         }
         rows.ledger.extend(staged.ledger);
+        rows.arrivals_us.extend(staged.arrivals_us);
+        for (sighting, now) in staged.sightings {
+            quarantine::record(&mut rows, sighting, now);
+        }
         rows.refused_payments.extend(staged.refused_payments);
         let last = rows.events.last().map(|last| last.seq);
         let head = last.unwrap_or(rows.horizons.last_deleted_event);

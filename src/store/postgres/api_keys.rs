@@ -10,11 +10,11 @@ use crate::domain::{ApiKey, ApiKeyId, Timestamp};
 use crate::store::{ApiKeys, CorruptRow, StoreError};
 
 const CREATE: &str = "
-    INSERT INTO api_keys (id, name, scopes, secret_hash, created_at, revoked_at)
-    VALUES ($1, $2, $3, $4, $5, $6)";
+    INSERT INTO api_keys (id, name, merchant, scopes, secret_hash, created_at, revoked_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
 const ALL: &str = "
-    SELECT id, name, scopes, secret_hash, created_at, revoked_at
+    SELECT id, name, merchant, scopes, secret_hash, created_at, revoked_at
     FROM api_keys
     ORDER BY id";
 
@@ -29,6 +29,7 @@ impl ApiKeys for Postgres {
         let query = sqlx::query(CREATE)
             .bind(key.id.as_uuid())
             .bind(key.name.as_str())
+            .bind(key.merchant.as_str())
             .bind(key.scopes.to_string())
             .bind(key.secret_hash.as_slice())
             .bind(Instant(key.created_at))

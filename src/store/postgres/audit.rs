@@ -6,6 +6,7 @@ use super::Postgres;
 use super::error::store_error;
 use super::instant::Instant;
 use crate::domain::ReservationId;
+use crate::store::quarantine::parked_without_case;
 use crate::store::{Drift, StoreError};
 
 /// One promise, and the statement that finds the rows that break it. The statement's columns are
@@ -28,6 +29,7 @@ macro_rules! claimed {
                 SELECT
                     r.id,
                     r.expires_at,
+                    r.attempt_at = '9999-12-31 23:59:59.999+00' AS parked,
                     line ->> 'location' AS location,
                     line ->> 'sku' AS sku,
                     sum(units) AS units
@@ -122,7 +124,9 @@ pub(super) const CHECKS: [Check; 9] = [
             FROM reservations AS r
             WHERE r.state = 'held'
                 AND r.expires_at <= $2
-                AND r.attempt_at > r.expires_at + interval '1 minute'
+                AND r.attempt_at < '9999-12-31 23:59:59.999+00'
+                AND r.attempt_at
+                    > r.expires_at + r.limiter_wait_ms * interval '1 ms' + interval '1 minute'
             LIMIT $1",
     },
     Check {
@@ -195,7 +199,7 @@ pub(super) const CHECKS: [Check; 9] = [
                 AND l.location = c.location
                 AND l.sku = c.sku
                 AND l.expires_at = c.expires_at
-            WHERE l.quantity IS DISTINCT FROM c.units
+            WHERE l.quantity IS DISTINCT FROM CASE WHEN NOT c.parked THEN c.units END
             LIMIT $1"
         ),
     },
@@ -308,6 +312,19 @@ pub(super) const CHECKS: [Check; 9] = [
     },
 ];
 
+/// Holds whose release was given up.
+const PARKED: &str = "
+    SELECT r.id
+    FROM reservations AS r
+    WHERE r.state = 'held' AND r.attempt_at = '9999-12-31 23:59:59.999+00'
+    ORDER BY r.id";
+
+/// The names of those that an operator is told of.
+const CASES: &str = "
+    SELECT q.key
+    FROM quarantine AS q
+    WHERE q.source = 'hold' AND q.resolved_at IS NULL";
+
 /// Unlike the rest, an audit reads whole tables, and may take its time.
 const BEGIN: &str = "
     BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -346,6 +363,14 @@ async fn inspect(store: &Postgres) -> Result<Vec<Drift>, sqlx::Error> {
             });
         }
     }
+    let parked: Vec<uuid::Uuid> = sqlx::query_scalar(PARKED)
+        .fetch_all(&mut *transaction)
+        .await?;
+    let cases: Vec<String> = sqlx::query_scalar(CASES)
+        .fetch_all(&mut *transaction)
+        .await?;
+    let parked = parked.into_iter().map(ReservationId::from_uuid);
+    drifts.extend(parked_without_case(parked, cases));
     transaction.rollback().await?;
     Ok(drifts)
 }

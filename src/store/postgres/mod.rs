@@ -3,8 +3,10 @@
 //! [`lock`] takes and reads what a batch decides on, [`transitions`] and [`mod@write`] store what it
 //! decided, [`read`] serves everybody who only looks, and [`audit`] recomputes what the rows promise.
 
+mod admission;
 mod api_keys;
 mod audit;
+mod deferral;
 mod error;
 mod instant;
 mod lines;

@@ -1,6 +1,8 @@
 //! Messages that nothing can be done with until somebody has looked.
 
 use async_trait::async_trait;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
 
 use super::error::store_error;
 use super::instant::Instant;
@@ -26,15 +28,23 @@ pub(super) const OPEN: &str = "
     ORDER BY q.id
     LIMIT $2";
 
+/// Records a sighting at `now`, or at the database's own.
+pub(super) fn record(
+    sighting: &Sighting,
+    now: Option<Instant>,
+) -> Query<'_, sqlx::Postgres, PgArguments> {
+    sqlx::query(RECORD)
+        .bind(now)
+        .bind(&sighting.source)
+        .bind(storable(&sighting.key))
+        .bind(sighting.kept_payload())
+        .bind(storable(&sighting.reason))
+}
+
 #[async_trait]
 impl Quarantine for Postgres {
     async fn record(&self, sighting: &Sighting) -> Result<(), StoreError> {
-        let query = sqlx::query(RECORD)
-            .bind(Instant::by_hand(&self.clock))
-            .bind(&sighting.source)
-            .bind(storable(&sighting.key))
-            .bind(sighting.kept_payload())
-            .bind(storable(&sighting.reason));
+        let query = record(sighting, Instant::by_hand(&self.clock));
         query.execute(&self.pool).await.map_err(store_error)?;
         Ok(())
     }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::instant::Instant;
 use crate::domain::{
     ApiKey, ApiKeyId, Event, EventKind, Job, Line, Location, MAX_QUANTITY, Message, Reservation,
-    ReservationId, Sku, State, Stock, StockKey, Text, Timestamp,
+    ReservationId, Sku, State, Stock, StockKey, Text, Timestamp, Waits,
 };
 use crate::store::{
     Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
@@ -21,7 +21,8 @@ macro_rules! reservation_columns {
     () => {
         "r.id, r.state, r.lines::text AS lines, r.expires_at, r.attempt_at, r.hold_seconds,
          r.created_at, r.updated_at, r.closed_at, r.extensions, r.customer_id, r.reference,
-         r.payment_reference, r.reacquired, r.metadata::text AS metadata"
+         r.payment_reference, r.reacquired, r.metadata::text AS metadata, r.merchant, r.attempts,
+         r.limiter_wait_ms, r.retry_wait_ms"
     };
 }
 pub(super) use reservation_columns;
@@ -123,6 +124,12 @@ pub(super) fn reservation(row: &PgRow, id: ReservationId) -> Result<Reservation,
         payment_reference: fields.optional_text("payment_reference")?,
         reacquired: fields.get("reacquired")?,
         metadata: fields.json("metadata")?,
+        merchant: fields.text("merchant")?,
+        waits: Waits {
+            attempts: fields.get("attempts")?,
+            limiter_ms: fields.get("limiter_wait_ms")?,
+            retry_ms: fields.get("retry_wait_ms")?,
+        },
     })
 }
 
@@ -241,6 +248,7 @@ pub(super) fn api_key(row: &PgRow) -> Result<ApiKey, CorruptRow> {
     Ok(ApiKey {
         id,
         name: fields.text("name")?,
+        merchant: fields.text("merchant")?,
         scopes: fields.understood("scopes", scopes.parse())?,
         secret_hash: fields.understood("secret_hash", hash.try_into())?,
         created_at: fields.instant("created_at")?,

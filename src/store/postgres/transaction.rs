@@ -8,10 +8,12 @@ use sqlx::query::Query;
 
 use super::error::{is_refusal, store_error};
 use super::instant::Instant;
-use super::{lock, row, transitions, write};
-use crate::domain::{Changes, JobId, PaymentReference, ReservationId, StockKey, Timestamp};
+use super::{admission, deferral, lock, row, transitions, write};
+use crate::domain::{
+    AdmissionKey, Changes, Deferral, JobId, PaymentReference, ReservationId, StockKey, Timestamp,
+};
 use crate::store::{
-    Clock, Key, LockedKeys, LockedReservations, LockedStock, RecordedAnswer, StoreError,
+    Clock, Key, LockedKeys, LockedReservations, LockedStock, RecordedAnswer, Sighting, StoreError,
     Transaction, TransactionId, Wait,
 };
 
@@ -158,6 +160,13 @@ impl Transaction for PostgresTransaction {
         lock::due_units(self, keys, now).await
     }
 
+    async fn lock_admission(
+        &mut self,
+        keys: &BTreeSet<AdmissionKey>,
+    ) -> Result<BTreeMap<AdmissionKey, i64>, StoreError> {
+        admission::lock(self, keys).await
+    }
+
     async fn jobs_done(&mut self, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<JobId>, StoreError> {
         lock::jobs_done(self, jobs).await
     }
@@ -174,7 +183,8 @@ impl Transaction for PostgresTransaction {
         changes: &Changes,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        transitions::write(self, changes, now).await
+        transitions::write(self, changes, now).await?;
+        admission::write(self, &changes.arrivals_us).await
     }
 
     async fn write_rest(
@@ -188,10 +198,26 @@ impl Transaction for PostgresTransaction {
 
     async fn defer(
         &mut self,
-        ids: &BTreeSet<ReservationId>,
-        attempt_at: Timestamp,
+        deferrals: &BTreeMap<ReservationId, Deferral>,
+        now: Timestamp,
     ) -> Result<(), StoreError> {
-        write::defer(self, ids, attempt_at).await
+        deferral::defer(self, deferrals, now).await
+    }
+
+    async fn park(
+        &mut self,
+        sightings: &BTreeMap<ReservationId, Sighting>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        deferral::park(self, sightings, now).await
+    }
+
+    async fn unpark(
+        &mut self,
+        ids: &BTreeSet<ReservationId>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        deferral::unpark(self, ids, now).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), StoreError> {

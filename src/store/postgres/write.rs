@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::instant::Instant;
 use super::transaction::PostgresTransaction;
-use super::{array, columns, lines, outbox, row, uuids};
+use super::{array, columns, lines, outbox, row};
 use crate::domain::{
     Changes, Event, Reservation, ReservationId, StockDelta, StockKey, Text, Timestamp,
 };
@@ -133,7 +133,8 @@ pub(super) const INSERT_RESERVATIONS: &str = "
         reference,
         payment_reference,
         reacquired,
-        metadata
+        metadata,
+        merchant
     )
     SELECT
         u.id,
@@ -150,7 +151,8 @@ pub(super) const INSERT_RESERVATIONS: &str = "
         u.reference,
         u.payment_reference,
         u.reacquired,
-        u.metadata::jsonb
+        u.metadata::jsonb,
+        u.merchant
     FROM unnest(
             $1::uuid[],
             $2::text[],
@@ -166,7 +168,8 @@ pub(super) const INSERT_RESERVATIONS: &str = "
             $12::text[],
             $13::text[],
             $14::boolean[],
-            $15::text[]
+            $15::text[],
+            $16::text[]
         ) AS u (
             id,
             state,
@@ -182,7 +185,8 @@ pub(super) const INSERT_RESERVATIONS: &str = "
             reference,
             payment_reference,
             reacquired,
-            metadata
+            metadata,
+            merchant
         )";
 
 async fn insert_reservations(
@@ -214,7 +218,8 @@ async fn insert_reservations(
             row.payment_reference.as_ref().map(Text::as_str)
         }))
         .bind(array(rows(), |row| row.reacquired))
-        .bind(array(rows(), |row| json(&row.metadata)));
+        .bind(array(rows(), |row| json(&row.metadata)))
+        .bind(array(rows(), |row| row.merchant.as_str()));
     transaction
         .change("the insert of reservations", fresh.len(), query)
         .await
@@ -296,34 +301,6 @@ async fn append_events(
     transaction
         .change("the insert of events", events.len(), query)
         .await
-}
-
-/// In the order of the ids, since the caller may not have locked the rows before. One that
-/// changes meanwhile stays as it is, and is looked at again.
-pub(super) const DEFER: &str = "
-    UPDATE reservations AS r
-    SET attempt_at = greatest(r.expires_at, $2)
-    FROM unnest($1::uuid[]) AS u (id)
-        CROSS JOIN LATERAL (
-            SELECT ctid
-            FROM reservations
-            WHERE id = u.id
-            OFFSET 0
-        ) AS found
-    WHERE r.ctid = found.ctid AND r.state = 'held'";
-
-pub(super) async fn defer(
-    transaction: &mut PostgresTransaction,
-    ids: &BTreeSet<ReservationId>,
-    attempt_at: Timestamp,
-) -> Result<(), StoreError> {
-    if ids.is_empty() {
-        return Ok(());
-    }
-    let query = sqlx::query(DEFER)
-        .bind(uuids(ids))
-        .bind(Instant(attempt_at));
-    transaction.execute(query).await.map(drop)
 }
 
 /// Lines and metadata are lists and maps of text and numbers, which JSON has a form for; what

@@ -12,12 +12,13 @@ impl ApiKeys for Sqlite {
     async fn create(&self, key: &ApiKey) -> Result<(), StoreError> {
         sqlx::query(
             "
-            INSERT INTO api_keys (id, name, scopes, secret_hash, created_at, revoked_at)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+            INSERT INTO api_keys (id, name, merchant, scopes, secret_hash, created_at, revoked_at)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
             ",
         )
         .bind(key.id.as_uuid().to_string())
         .bind(key.name.as_str())
+        .bind(key.merchant.as_str())
         .bind(key.scopes.to_string())
         .bind(key.secret_hash.as_slice())
         .bind(key.created_at.as_millis())
@@ -31,7 +32,7 @@ impl ApiKeys for Sqlite {
     async fn all(&self) -> Result<Vec<ApiKey>, StoreError> {
         let found = sqlx::query(
             "
-            SELECT id, name, scopes, secret_hash, created_at, revoked_at
+            SELECT id, name, merchant, scopes, secret_hash, created_at, revoked_at
             FROM api_keys
             ORDER BY id
             ",

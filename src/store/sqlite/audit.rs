@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::error::store_error;
 use crate::domain::{ReservationId, Timestamp};
+use crate::store::quarantine::parked_without_case;
 use crate::store::{Drift, StoreError};
 
 /// Says row by row where a promise does not hold, at most [`MOST`] rows for each check.
@@ -25,6 +26,20 @@ pub(super) async fn audit(readers: &SqlitePool, now: Timestamp) -> Result<Vec<Dr
             drifts.push(drift(check.promise, row).map_err(store_error)?);
         }
     }
+    let parked: Vec<String> = sqlx::query_scalar(PARKED)
+        .bind(Timestamp::MAX.as_millis())
+        .fetch_all(&mut *snapshot)
+        .await
+        .map_err(store_error)?;
+    let cases: Vec<String> = sqlx::query_scalar(CASES)
+        .fetch_all(&mut *snapshot)
+        .await
+        .map_err(store_error)?;
+    let parked = parked.iter().filter_map(|id| Uuid::parse_str(id).ok());
+    drifts.extend(parked_without_case(
+        parked.map(ReservationId::from_uuid),
+        cases,
+    ));
     snapshot.rollback().await.map_err(store_error)?;
     Ok(drifts)
 }
@@ -33,6 +48,23 @@ pub(super) async fn audit(readers: &SqlitePool, now: Timestamp) -> Result<Vec<Dr
 
 /// Enough to see what kind of thing is wrong.
 const MOST: i64 = 1_000;
+
+/// Holds whose release was given up: those that are next tried at the end of time.
+const PARKED: &str = "
+    SELECT id
+    FROM reservations
+    WHERE state = 'held'
+      AND attempt_at = ?1
+    ORDER BY id
+";
+
+/// The names of those that an operator is told of.
+const CASES: &str = "
+    SELECT key
+    FROM quarantine
+    WHERE source = 'hold'
+      AND resolved_at IS NULL
+";
 
 /// A promise, and the statement that finds the rows that break it. `?1` is now, `?2` the most rows
 /// wanted. What is found has a `name`, or else a `reservation_id`, and a `detail`. What lies before
@@ -110,7 +142,7 @@ pub(super) const CHECKS: &[Check] = &[
             LIMIT ?2
         ",
     },
-    // Open lines are the lines of held reservations.
+    // Open lines are the lines of held reservations, but not of those that were given up.
     Check {
         promise: "P8",
         sql: "
@@ -125,6 +157,7 @@ pub(super) const CHECKS: &[Check] = &[
                     iif(json_valid(reservations.lines), reservations.lines, '[]')
                 ) AS line
                 WHERE reservations.state = 'held'
+                  AND reservations.attempt_at < 253402300799999
                 GROUP BY reservations.id, 1, 2
             )
             SELECT reservation_id,
@@ -192,7 +225,8 @@ pub(super) const CHECKS: &[Check] = &[
             FROM reservations
             WHERE state = 'held'
               AND expires_at <= ?1
-              AND attempt_at > expires_at + 60000
+              AND attempt_at > expires_at + limiter_wait_ms + 60000
+              AND attempt_at < 253402300799999
             LIMIT ?2
         ",
     },

@@ -7,6 +7,7 @@
 
 mod api_keys;
 mod audit;
+mod deferral;
 mod error;
 mod outbox;
 mod quarantine;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::domain::{
     ApiKey, ApiKeyId, Event, EventKind, Job, Line, MAX_LINES, MAX_QUANTITY, Message, Reservation,
-    ReservationId, State, Stock, StockKey, Text, Timestamp,
+    ReservationId, State, Stock, StockKey, Text, Timestamp, Waits,
 };
 use crate::store::{
     Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
@@ -35,7 +35,11 @@ macro_rules! select_reservations {
                    reservations.reference,
                    reservations.payment_reference,
                    reservations.reacquired,
-                   reservations.metadata
+                   reservations.metadata,
+                   reservations.merchant,
+                   reservations.attempts,
+                   reservations.limiter_wait_ms,
+                   reservations.retry_wait_ms
             ",
             $($rest),+
         )
@@ -159,6 +163,12 @@ pub(super) fn reservation(row: &SqliteRow) -> Result<Reservation, CorruptRow> {
         payment_reference: columns.optional_text("payment_reference")?,
         reacquired: columns.value("reacquired")?,
         metadata: columns.json("metadata")?,
+        merchant: columns.text("merchant")?,
+        waits: Waits {
+            attempts: columns.value("attempts")?,
+            limiter_ms: columns.value("limiter_wait_ms")?,
+            retry_ms: columns.value("retry_wait_ms")?,
+        },
     })
 }
 
@@ -301,6 +311,7 @@ pub(super) fn api_key(row: &SqliteRow) -> Result<ApiKey, CorruptRow> {
     Ok(ApiKey {
         id: ApiKeyId::from_uuid(columns.word("id", |id| id.parse().ok())?),
         name: columns.text("name")?,
+        merchant: columns.text("merchant")?,
         scopes: columns.word("scopes", |words| words.parse().ok())?,
         secret_hash: hash.map_err(|fault| columns.corrupt("secret_hash", fault))?,
         created_at: columns.instant("created_at")?,

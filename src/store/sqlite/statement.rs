@@ -53,7 +53,8 @@ pub(super) const INSERT_RESERVATIONS: Statement = Statement {
     sql: "
         INSERT INTO reservations (
             id, state, lines, expires_at, attempt_at, hold_seconds, created_at, updated_at,
-            closed_at, extensions, customer_id, reference, payment_reference, reacquired, metadata
+            closed_at, extensions, customer_id, reference, payment_reference, reacquired, metadata,
+            merchant
         )
         SELECT value ->> 'id',
                value ->> 'state',
@@ -69,7 +70,8 @@ pub(super) const INSERT_RESERVATIONS: Statement = Statement {
                value ->> 'reference',
                value ->> 'payment_reference',
                value ->> 'reacquired',
-               value ->> 'metadata'
+               value ->> 'metadata',
+               value ->> 'merchant'
         FROM json_each(?1)
     ",
 };
@@ -355,7 +357,7 @@ pub(super) const HELD: &str = "
 
 /// All of them, for the test that looks at their plans.
 #[cfg(test)]
-pub(super) const ALL: [Statement; 17] = [
+pub(super) const ALL: [Statement; 19] = [
     UPDATE_RESERVATIONS,
     INSERT_RESERVATIONS,
     INSERT_OPEN_LINES,
@@ -373,6 +375,8 @@ pub(super) const ALL: [Statement; 17] = [
     MARK_PUBLISHED,
     RETRY_LATER,
     PARK,
+    super::deferral::DEFER,
+    super::deferral::WRITE_ADMISSION,
 ];
 
 /// And what a relay looks up.

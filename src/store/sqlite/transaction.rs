@@ -7,15 +7,17 @@ use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::sqlite::{SqlitePool, SqliteRow};
 
+use super::deferral;
 use super::error::{is_refusal, store_error};
 use super::read::at_most;
 use super::row::{self, select_reservations};
 use super::write::{self, json_array};
 use crate::domain::{
-    Changes, JobId, PaymentReference, Reservation, ReservationId, StockKey, Timestamp,
+    AdmissionKey, Changes, Deferral, JobId, PaymentReference, Reservation, ReservationId, StockKey,
+    Timestamp,
 };
 use crate::store::{
-    Clock, CorruptRow, Key, LockedKeys, LockedReservations, LockedStock, RecordedAnswer,
+    Clock, CorruptRow, Key, LockedKeys, LockedReservations, LockedStock, RecordedAnswer, Sighting,
     StoreError, Transaction, TransactionId, Wait,
 };
 
@@ -209,6 +211,13 @@ impl Transaction for SqliteTransaction {
             .collect()
     }
 
+    async fn lock_admission(
+        &mut self,
+        keys: &BTreeSet<AdmissionKey>,
+    ) -> Result<BTreeMap<AdmissionKey, i64>, StoreError> {
+        deferral::lock_admission(&mut self.connection, keys).await
+    }
+
     async fn jobs_done(&mut self, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<JobId>, StoreError> {
         let done: Vec<JobId> = sqlx::query_scalar(
             "
@@ -249,7 +258,8 @@ impl Transaction for SqliteTransaction {
         changes: &Changes,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        write::transitions(&mut self.connection, changes, now).await
+        write::transitions(&mut self.connection, changes, now).await?;
+        deferral::write_admission(&mut self.connection, &changes.arrivals_us, now).await
     }
 
     async fn write_rest(
@@ -264,23 +274,26 @@ impl Transaction for SqliteTransaction {
 
     async fn defer(
         &mut self,
-        ids: &BTreeSet<ReservationId>,
-        attempt_at: Timestamp,
+        deferrals: &BTreeMap<ReservationId, Deferral>,
+        now: Timestamp,
     ) -> Result<(), StoreError> {
-        sqlx::query(
-            "
-            UPDATE reservations
-            SET attempt_at = max(expires_at, ?2)
-            WHERE id IN (SELECT value FROM json_each(?1))
-              AND state = 'held'
-            ",
-        )
-        .bind(id_array(ids)?)
-        .bind(attempt_at.as_millis())
-        .execute(&mut *self.connection)
-        .await
-        .map_err(store_error)?;
-        Ok(())
+        deferral::defer(&mut self.connection, deferrals, now).await
+    }
+
+    async fn park(
+        &mut self,
+        sightings: &BTreeMap<ReservationId, Sighting>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        deferral::park(&mut self.connection, sightings, now).await
+    }
+
+    async fn unpark(
+        &mut self,
+        ids: &BTreeSet<ReservationId>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        deferral::unpark(&mut self.connection, ids, now).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), StoreError> {

@@ -184,6 +184,7 @@ fn reservation_row(reservation: &Reservation) -> Value {
         "payment_reference": reservation.payment_reference,
         "reacquired": reservation.reacquired,
         "metadata": reservation.metadata,
+        "merchant": reservation.merchant,
     })
 }
 

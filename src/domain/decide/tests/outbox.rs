@@ -21,6 +21,7 @@ fn reserve(seconds: i64) -> Command {
         entropy: [1; 10],
         lines: vec![line(1)],
         until: Deadline::In { seconds },
+        merchant: crate::domain::default_merchant(),
         customer_id: None,
         reference: None,
         metadata: BTreeMap::new(),

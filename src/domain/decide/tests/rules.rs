@@ -43,6 +43,7 @@ fn reserve(quantity: i64, until: Deadline) -> Command {
         entropy: [1; 10],
         lines: vec![line(quantity)],
         until,
+        merchant: crate::domain::default_merchant(),
         customer_id: None,
         reference: None,
         metadata: BTreeMap::new(),
