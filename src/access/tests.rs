@@ -65,6 +65,7 @@ impl House {
         let key = ApiKey {
             id: ApiKeyId::new(Timestamp::EPOCH, [secret.as_bytes()[0]; 10]),
             name: Text::new(secret).unwrap(),
+            merchant: crate::domain::default_merchant(),
             scopes: Scopes::from(scope),
             secret_hash: secret::hash(secret),
             created_at: Timestamp::EPOCH,

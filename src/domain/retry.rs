@@ -158,7 +158,7 @@ mod tests {
             past_deadline_ms: 10_000,
         };
         let now = at(100_000);
-        let after = |setback, attempts, past_ms, retry_ms| {
+        let after = |setback, attempts, past_ms: i64, retry_ms| {
             let tried = Tried {
                 attempts,
                 deadline: now.saturating_add_millis(-past_ms),

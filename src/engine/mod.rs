@@ -22,7 +22,9 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::{Command, Outcome, PaceRule, RetryBudget, Rules, Timestamp, Via};
+use crate::domain::{
+    Command, Outcome, PaceRule, ReservationId, RetryBudget, Rules, Timestamp, Via,
+};
 use crate::metrics::{LaneLabel, Metrics};
 use crate::store::{Answer, Key, Store, StoreError};
 
@@ -223,6 +225,14 @@ impl Engine {
         let ask = Ask::Due(DueAsk { due, reply });
         self.lanes.release.try_send(ask).map_err(turned_away)?;
         answer.await.map_err(|_| EngineError::ShuttingDown)?
+    }
+
+    /// Takes up a hold again whose release was given up, so that it is due like any other one. Says
+    /// whether it was given up. What cannot be understood has to be mended first.
+    pub async fn resume(&self, id: ReservationId) -> Result<bool, EngineError> {
+        Ok(parking::resume(self.store().as_ref(), id)
+            .await
+            .map_err(Arc::new)?)
     }
 
     /// Takes no more commands, and returns when all that were accepted are answered.

@@ -56,6 +56,26 @@ pub(super) async fn put_off(
     transaction.commit().await
 }
 
+/// Takes up a hold again that was given up, and says whether it was.
+pub(super) async fn resume(store: &dyn Store, id: ReservationId) -> Result<bool, StoreError> {
+    let mut transaction = store.begin().await?;
+    let mut locked = transaction
+        .lock_reservations(&[id].into(), Wait::Briefly)
+        .await?;
+    if let Some(row) = locked.corrupt.remove(&id) {
+        transaction.rollback().await;
+        return Err(row.into());
+    }
+    if !locked.rows.iter().any(Reservation::is_parked) {
+        transaction.rollback().await;
+        return Ok(false);
+    }
+    let now = transaction.now().await?;
+    transaction.unpark(&[id].into(), now).await?;
+    transaction.commit().await?;
+    Ok(true)
+}
+
 fn after(
     hold: &Reservation,
     error: &StoreError,

@@ -2,7 +2,7 @@
 
 use holdfast::domain::{Changes, EventKind, OnExpired, Reservation};
 
-use crate::world::{World, at, cancel, check_out, expire, extend, line, reserve, set};
+use crate::world::{World, at, cancel, check_out, expire, extend, line, put_off, reserve, set};
 
 /// Four holds of one cup of tea each for a minute.
 async fn holds(world: &World) -> [Reservation; 4] {
@@ -141,8 +141,8 @@ pub async fn a_hold_that_cannot_be_released_is_found(world: World) {
     let [first, second, ..] = holds(&world).await;
     let mut transaction = world.store.begin().await.unwrap();
     let put_off = async |transaction: &mut Box<dyn holdfast::store::Transaction>, id, until| {
-        let ids = std::collections::BTreeSet::from([id]);
-        transaction.defer(&ids, at(until)).await.unwrap();
+        let deferrals = put_off([id], at(until));
+        transaction.defer(&deferrals, at(0)).await.unwrap();
     };
     put_off(&mut transaction, first.id, 120_001).await;
     put_off(&mut transaction, second.id, 120_000).await;

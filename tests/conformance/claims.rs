@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use holdfast::domain::{Reservation, ReservationId, StockKey, Timestamp};
 use holdfast::store::NextAttempt;
 
-use crate::world::{World, at, cancel, extend, key, line, reserve, set};
+use crate::world::{World, at, cancel, extend, key, line, put_off, reserve, set};
 
 async fn claim(world: &World, from: Timestamp, limit: usize) -> Vec<Reservation> {
     claim_after(world, from, 0, limit).await
@@ -34,8 +34,9 @@ async fn claim_of(world: &World, key: &StockKey, units: i64, limit: usize) -> Ve
 
 async fn defer(world: &World, ids: &[ReservationId], attempt_at: Timestamp) {
     let mut transaction = world.store.begin().await.unwrap();
-    let ids = ids.iter().copied().collect();
-    transaction.defer(&ids, attempt_at).await.unwrap();
+    let deferrals = put_off(ids.iter().copied(), attempt_at);
+    let now = world.clock.now();
+    transaction.defer(&deferrals, now).await.unwrap();
     transaction.commit().await.unwrap();
 }
 

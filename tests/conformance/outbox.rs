@@ -7,7 +7,7 @@ use holdfast::domain::{
 };
 use holdfast::store::{Answer, Claimed, Key, Parked, Postponed, Published, RecordedAnswer};
 
-use crate::world::{World, at, cancel, check_out, constraint, extend, line, reserve, set};
+use crate::world::{World, at, cancel, check_out, constraint, extend, line, put_off, reserve, set};
 
 const DAY_SECONDS: i64 = 86_400;
 const WEEK: QueueRule = QueueRule {
@@ -233,8 +233,8 @@ pub async fn what_nobody_waits_for_is_skipped(mut world: World) {
         .await;
     // One that cannot be released is still to be published.
     let mut transaction = world.store.begin().await.unwrap();
-    let stuck = BTreeSet::from([made[3].id]);
-    transaction.defer(&stuck, Timestamp::MAX).await.unwrap();
+    let stuck = put_off([made[3].id], at(10_000_000));
+    transaction.defer(&stuck, at(0)).await.unwrap();
     transaction.commit().await.unwrap();
     let claimed = claim(&world).await;
     assert_eq!(claimed.skipped, 3);

@@ -13,7 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Row};
 
 use crate::stores::Directory;
-use crate::world::{World, at, expire, key, line, reserve, set};
+use crate::world::{World, at, expire, key, line, put_off, reserve, set};
 
 /// A store on a file that can be tampered with.
 struct Opened {
@@ -198,8 +198,8 @@ async fn a_corrupt_hold_keeps_nobody_from_the_others() {
     let claimed = transaction.claim_due_of(&key("tea"), 1, 10).await.unwrap();
     assert_eq!(claimed.rows, std::slice::from_ref(&sound));
     assert!(claimed.corrupt.contains_key(&corrupt.id));
-    let ids = BTreeSet::from([corrupt.id]);
-    transaction.defer(&ids, at(121_000)).await.unwrap();
+    let deferrals = put_off([corrupt.id], at(121_000));
+    transaction.defer(&deferrals, at(61_000)).await.unwrap();
     transaction.commit().await.unwrap();
     opened.world.run(&[expire(&sound)]).await;
     let unreleased = format!("reservation {}", corrupt.id);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use holdfast::domain::{
-    Changes, Command, Deadline, Decision, Early, Job, Line, OnExpired, Outcome, QueueRule,
-    Reservation, ReservationId, Reserve, Rules, Snapshot, Stock, StockKey, Text, Timestamp, Via,
-    decide,
+    Changes, Command, Deadline, Decision, Deferral, DeferralCause, Early, Job, Line, OnExpired,
+    Outcome, QueueRule, Reservation, ReservationId, Reserve, Rules, Snapshot, Stock, StockKey,
+    Text, Timestamp, Via, decide,
 };
 use holdfast::store::{ManualClock, RecordedAnswer, Store, StoreError, Transaction, Wait};
 
@@ -168,6 +168,7 @@ async fn decide_with(
         stock: counted.map(|stock| (stock.key.clone(), stock)).collect(),
         ledger,
         refused_payments,
+        pace: None,
     };
     let rules = Rules {
         max_hold_seconds: 2_592_000,
@@ -186,6 +187,16 @@ async fn decide_with(
         }
     }
     Ok((outcomes, sum, now))
+}
+
+/// What puts these holds off, as a lock does that does not come free.
+pub fn put_off(
+    ids: impl IntoIterator<Item = ReservationId>,
+    attempt_at: Timestamp,
+) -> BTreeMap<ReservationId, Deferral> {
+    let cause = DeferralCause::Blocked;
+    let deferral = Deferral { attempt_at, cause };
+    ids.into_iter().map(|id| (id, deferral)).collect()
 }
 
 impl World {

@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::iter;
-use holdfast::domain::{EventKind, Message, QueueRule, ReservationId, Rules, Timestamp, Via};
+use holdfast::domain::{
+    EventKind, Message, QueueRule, ReservationId, RetryBudget, Rules, Timestamp, Via,
+};
 use holdfast::engine::{Bounds, Delivered, Deliveries, Runtime, Settings};
 use holdfast::queue::{
     Delivery, DeliveryMode, Fault, Findings, Limits, Publication, Queue, QueueState, Receipt,
@@ -228,7 +230,10 @@ impl Bridge {
             Arc::new(QueueState::default()),
             Arc::clone(&runtime),
             Arc::clone(&shop.metrics),
-            GRACE,
+            RelaySettings {
+                sweep: GRACE,
+                retry_budget: RetryBudget::default(),
+            },
         );
         let sweep = Expirer::sweep(shop.engine.clone(), Arc::clone(&runtime), GRACE, GRACE);
         let metrics = Arc::clone(&shop.metrics);

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use holdfast::domain::{
-    Changes, JobId, PaymentReference, QueueRule, Reservation, ReservationId, Stock, StockKey,
-    Timestamp,
+    AdmissionKey, Changes, Deferral, JobId, PaymentReference, QueueRule, Reservation,
+    ReservationId, Stock, StockKey, Timestamp,
 };
 use holdfast::store::{
     Adopted, AdoptionCursor, ApiKeys, Claimed, Drift, Fate, Key, LockedKeys, LockedReservations,
     LockedStock, ManualClock, NextAttempt, NextPublication, Outbox, OutboxDepth, Parked, Postponed,
-    Published, Quarantine, RecordedAnswer, RecordedEvent, ReservationFilter, Retention,
+    Published, Quarantine, RecordedAnswer, RecordedEvent, ReservationFilter, Retention, Sighting,
     StockFilter, Store, StoreError, Transaction, TransactionId, Wait,
 };
 use tokio::sync::{Notify, Semaphore};
@@ -27,6 +27,7 @@ pub enum Step {
     ClaimDueOf,
     MakeStock,
     LockStock,
+    LockAdmission,
     Now,
     DueUnits,
     JobsDone,
@@ -34,11 +35,12 @@ pub enum Step {
     WriteTransitions,
     WriteRest,
     Defer,
+    Park,
     Commit,
 }
 
 impl Step {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::ReadStock,
         Self::Begin,
         Self::LockKeys,
@@ -47,6 +49,7 @@ impl Step {
         Self::ClaimDueOf,
         Self::MakeStock,
         Self::LockStock,
+        Self::LockAdmission,
         Self::Now,
         Self::DueUnits,
         Self::JobsDone,
@@ -54,6 +57,7 @@ impl Step {
         Self::WriteTransitions,
         Self::WriteRest,
         Self::Defer,
+        Self::Park,
         Self::Commit,
     ];
 }
@@ -443,13 +447,39 @@ impl Transaction for FaultyTransaction {
         self.plan.pass(Step::WriteRest).await
     }
 
+    async fn lock_admission(
+        &mut self,
+        keys: &BTreeSet<AdmissionKey>,
+    ) -> Result<BTreeMap<AdmissionKey, i64>, StoreError> {
+        let locked = self.inner.lock_admission(keys).await?;
+        self.plan.pass(Step::LockAdmission).await?;
+        Ok(locked)
+    }
+
     async fn defer(
         &mut self,
-        ids: &BTreeSet<ReservationId>,
-        attempt_at: Timestamp,
+        deferrals: &BTreeMap<ReservationId, Deferral>,
+        now: Timestamp,
     ) -> Result<(), StoreError> {
-        self.inner.defer(ids, attempt_at).await?;
+        self.inner.defer(deferrals, now).await?;
         self.plan.pass(Step::Defer).await
+    }
+
+    async fn park(
+        &mut self,
+        sightings: &BTreeMap<ReservationId, Sighting>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.inner.park(sightings, now).await?;
+        self.plan.pass(Step::Park).await
+    }
+
+    async fn unpark(
+        &mut self,
+        ids: &BTreeSet<ReservationId>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.inner.unpark(ids, now).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), StoreError> {

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use holdfast::domain::{Message, QueueRule, Rules, Timestamp};
+use holdfast::domain::{Message, PaceRule, QueueRule, RetryBudget, Rules, Timestamp};
 use holdfast::engine::{Deliveries, Runtime, Settings, Task};
 use holdfast::queue::{
     Delivery, DeliveryMode, Fault, Findings, Limits, Publication, Queue, QueueState, Receipt,
     Untrusted,
 };
 use holdfast::store::{ManualClock, Store};
-use holdfast::worker::{Consumer, Expirer, Next, Relay, Worker};
+use holdfast::worker::{Consumer, Expirer, Next, Relay, RelaySettings, Worker};
 use http::HeaderMap;
 use tokio::sync::{Notify, Semaphore};
 
@@ -244,7 +244,22 @@ pub fn queued(home: &Home) -> Loop {
     queued_on(&home.store, &home.clock, Sleep::MovesTheClock)
 }
 
+/// With a pace for expiry.
+pub fn queued_at_a_pace(home: &Home, pace: Arc<PaceRule>) -> Loop {
+    let pace = Some(pace);
+    queued_with(&home.store, &home.clock, Sleep::MovesTheClock, pace)
+}
+
 pub fn queued_on(store: &Arc<dyn Store>, clock: &Arc<ManualClock>, sleep: Sleep) -> Loop {
+    queued_with(store, clock, sleep, None)
+}
+
+fn queued_with(
+    store: &Arc<dyn Store>,
+    clock: &Arc<ManualClock>,
+    sleep: Sleep,
+    pace: Option<Arc<PaceRule>>,
+) -> Loop {
     let runtime: Arc<dyn Runtime> = Arc::new(ByHand::new(clock, sleep));
     let state = Arc::new(QueueState::default());
     let rules = Rules {
@@ -255,6 +270,7 @@ pub fn queued_on(store: &Arc<dyn Store>, clock: &Arc<ManualClock>, sleep: Sleep)
     };
     let settings = Settings {
         rules,
+        pace,
         ..settings(1)
     };
     let shop = Shop::open_with(store, Arc::clone(&runtime), settings);
@@ -267,7 +283,10 @@ pub fn queued_on(store: &Arc<dyn Store>, clock: &Arc<ManualClock>, sleep: Sleep)
             Arc::clone(&state),
             Arc::clone(&runtime),
             Arc::clone(&shop.metrics),
-            GRACE,
+            RelaySettings {
+                sweep: GRACE,
+                retry_budget: RetryBudget::default(),
+            },
         ),
         sweep: Expirer::sweep(shop.engine.clone(), Arc::clone(&runtime), GRACE, GRACE),
         deliveries: Deliveries::new(

@@ -224,6 +224,7 @@ pub async fn decide_all(
             .collect(),
         ledger: transaction.jobs_done(&jobs).await?,
         refused_payments: transaction.refused_payments(&ids).await?,
+        pace: None,
     };
     for (key, due) in transaction.due_units(&keys, now).await? {
         snapshot.stock.get_mut(&key).unwrap().due = due;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use holdfast::domain::Timestamp;
+use holdfast::domain::{Deferral, DeferralCause, Timestamp};
 use holdfast::store::{Key, Store, StoreError, Wait};
 
 use crate::database::{at, key, line, reserve, with_database};
@@ -155,9 +155,12 @@ async fn due_holds_are_claimed_earliest_first_and_never_twice() {
         );
 
         // Deferred, it is no longer tried, and no deadline is passed over.
-        one.defer(&[first.id, later.id].into(), at(30_000))
-            .await
-            .unwrap();
+        let deferral = Deferral {
+            attempt_at: at(30_000),
+            cause: DeferralCause::Blocked,
+        };
+        let deferrals = [first.id, later.id].map(|id| (id, deferral)).into();
+        one.defer(&deferrals, at(3_001)).await.unwrap();
         one.commit().await.unwrap();
         let mut one = database.store.begin().await.unwrap();
         let locked = one

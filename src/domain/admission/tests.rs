@@ -1,5 +1,7 @@
 use super::*;
-use crate::domain::{Deferral, DeferralCause, Line, ReservationId, State, Waits, default_merchant};
+use crate::domain::{
+    Deferral, DeferralCause, Line, ReservationId, State, Text, Waits, default_merchant,
+};
 
 const NOON_MS: i64 = 1_796_126_400_000;
 

@@ -58,11 +58,13 @@ pub(super) fn reservation(number: u8, customer: &str) -> Reservation {
         updated_at: at(1_000),
         closed_at: None,
         extensions: 0,
+        merchant: crate::domain::default_merchant(),
         customer_id: Some(CustomerId::new(customer).unwrap()),
         reference: None,
         payment_reference: None,
         reacquired: false,
         metadata: Metadata::new(),
+        waits: crate::domain::Waits::default(),
     }
 }
 

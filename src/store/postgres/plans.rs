@@ -6,11 +6,13 @@ use sqlx::postgres::{PgConnection, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
 use super::retention::statements as retention;
-use super::{Postgres, audit, lines, lock, outbox, quarantine, read, transitions, write};
+use super::{
+    Postgres, admission, audit, deferral, lines, lock, outbox, quarantine, read, transitions, write,
+};
 use crate::domain::QueueRule;
 use crate::store::{Clock, Outbox, Parked, Postponed, Published, Quarantine};
 
-const STATEMENTS: [(&str, &str); 48] = [
+const STATEMENTS: [(&str, &str); 55] = [
     ("lock::LOCK_KEYS", lock::LOCK_KEYS),
     ("lock::READ_KEYS", lock::READ_KEYS),
     ("lock::LOCK_RESERVATIONS", lock::LOCK_RESERVATIONS),
@@ -34,7 +36,17 @@ const STATEMENTS: [(&str, &str); 48] = [
     ("write::UNMAKE_STOCK", write::UNMAKE_STOCK),
     ("write::ADD_TO_STOCK", write::ADD_TO_STOCK),
     ("write::APPEND_EVENTS", write::APPEND_EVENTS),
-    ("write::DEFER", write::DEFER),
+    ("admission::LOCK", admission::LOCK),
+    ("admission::MAKE", admission::MAKE),
+    ("admission::WRITE", admission::WRITE),
+    ("deferral::DEFER", deferral::DEFER),
+    ("deferral::PARK", deferral::PARK),
+    ("deferral::CLOSE_PARKED_LINES", deferral::CLOSE_PARKED_LINES),
+    ("deferral::UNPARK", deferral::UNPARK),
+    (
+        "deferral::OPEN_UNPARKED_LINES",
+        deferral::OPEN_UNPARKED_LINES,
+    ),
     ("outbox::INSERT_NEXT", outbox::INSERT_NEXT),
     ("outbox::CLAIM", outbox::CLAIM),
     ("outbox::MARK_PUBLISHED", outbox::MARK_PUBLISHED),
