@@ -18,7 +18,7 @@ use holdfast::queue::{
     Untrusted,
 };
 use holdfast::store::{ManualClock, Store};
-use holdfast::worker::{Expirer, Relay};
+use holdfast::worker::{Expirer, Relay, RelaySettings};
 use http::HeaderMap;
 
 use crate::scripted::{ByHand, GRACE, Sleep};

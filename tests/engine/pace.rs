@@ -175,8 +175,8 @@ async fn permits_are_spent_on_transitions_and_on_nothing_else() {
         assert_eq!(deliver(&first).await, "expired");
         for _ in 0..20 {
             assert_eq!(deliver(&first).await, "duplicate");
-            assert_eq!(deliver(&cancelled).await, "cancelled");
-            let _ = deliver(&paid).await;
+            assert!(["cancelled", "duplicate"].contains(&deliver(&cancelled).await));
+            assert!(["paid", "duplicate"].contains(&deliver(&paid).await));
         }
         assert_eq!(deliver(&second).await, "expired", "{}", home.name);
         // The third one keeps its slot however often it comes.

@@ -77,7 +77,7 @@ async fn p12_a_poisoned_hold_holds_up_nobody_and_is_given_up_within_its_budget()
         assert_eq!(home.store.audit().await.unwrap(), [], "{}", home.name);
         assert_sound(home.store.as_ref()).await;
         // Mended and taken up again, it is released once.
-        plan.heal();
+        plan.poison("");
         assert!(shop.engine.resume(bad).await.unwrap());
         assert!(!shop.engine.resume(bad).await.unwrap());
         assert_eq!(shop.release_all().await, 1, "{}", home.name);

@@ -47,6 +47,7 @@ async fn a_reservation_has_all_its_members() {
             "created_at": "1970-01-01T00:00:01.000Z",
             "updated_at": "1970-01-01T00:00:01.000Z",
             "closed_at": null,
+            "merchant": "default",
             "customer_id": "c",
             "reference": null,
             "payment_reference": null,

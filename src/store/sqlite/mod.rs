@@ -329,7 +329,7 @@ mod tests {
             for step in steps {
                 let step: &str = step.get("detail");
                 let scans = step.starts_with("SCAN") && !step.starts_with("SCAN json_each");
-                let known = ["SCAN change", "SCAN delta", "SCAN moved"];
+                let known = ["SCAN change", "SCAN delta", "SCAN moved", "SCAN deferral"];
                 let row_by_row = known.iter().any(|source| step.starts_with(source));
                 assert!(!scans || row_by_row, "{name}: {step}");
                 // Of what waits in the outbox, only what may be tried by now is read.

@@ -47,7 +47,7 @@ const MESSAGES: &str = "
     SELECT outbox.reservation_id,
            due_at,
            copy,
-           attempts,
+           outbox.attempts,
            parked_at IS NOT NULL AS parked,
            coalesce(reservations.state, 'gone') <> 'held'
                AND iif(
