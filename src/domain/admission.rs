@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Reservation, Timestamp};
 
@@ -87,8 +88,10 @@ impl AdmissionLimit {
     pub fn per_second(rate: f64, burst: u32) -> Option<Self> {
         let is_valid = (MIN_ADMISSION_RATE..=MAX_ADMISSION_RATE).contains(&rate)
             && (1..=MAX_ADMISSION_BURST).contains(&burst);
+        let interval = Duration::try_from_secs_f64(1.0 / rate).ok()?;
+        let interval_us = i64::try_from(interval.as_nanos().div_ceil(1_000)).ok()?;
         is_valid.then(|| Self {
-            interval_us: (1_000_000.0 / rate).ceil() as i64,
+            interval_us,
             burst: i64::from(burst),
         })
     }

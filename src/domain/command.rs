@@ -207,6 +207,10 @@ pub enum Early {
 
 /// What `decide` says to one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every decision is the large one"
+)]
 pub enum Decision {
     /// It is decided: the answer, and what must change together with it.
     Done {

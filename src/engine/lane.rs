@@ -15,10 +15,10 @@ use super::batch::Batch;
 use super::cap::next_cap;
 use super::parking;
 use super::suspects::Suspects;
-use super::ticket::{Aside, Claim, Done, Failure, Ticket, Verdict};
+use super::ticket::{Aside, Claim, Done, Failure, Ticket, Verdict, answer, expiries, fail};
 use super::word::reply_word;
 use super::{Due, EngineError, INBOX_CAPACITY, Released, Reply, Runtime};
-use crate::domain::{Command, Early, Job, Lacking, PaceRule, RetryBudget, Rules, StockKey, Via};
+use crate::domain::{Command, Job, Lacking, PaceRule, RetryBudget, Rules, StockKey, Via};
 use crate::metrics::{LaneLabel, Metrics, OutcomeLabel, ViaLabel};
 use crate::store::{Fate, Store, StoreError, TransactionId, Wait};
 
@@ -479,35 +479,8 @@ impl Lane {
     }
 }
 
-fn expiries(jobs: Vec<Job>, via: Via) -> Vec<Ticket> {
-    jobs.into_iter()
-        .map(|job| Ticket {
-            command: Command::Expire {
-                job,
-                via,
-                early: Early::Report,
-            },
-            keyed: None,
-            caller: None,
-        })
-        .collect()
-}
-
 fn fail_all(tickets: Vec<Ticket>, error: StoreError, tally: &mut Tally) {
     let error = Arc::new(error);
     fail(tickets, || EngineError::Store(Arc::clone(&error)));
     tally.error = Some(EngineError::Store(error));
-}
-
-fn fail(tickets: Vec<Ticket>, error: impl Fn() -> EngineError) {
-    for mut ticket in tickets {
-        answer(&mut ticket, Err(error()));
-    }
-}
-
-/// Gives a caller the answer. One who has hung up does not get it, and nothing depends on that.
-fn answer(ticket: &mut Ticket, reply: Result<Reply, EngineError>) {
-    if let Some(caller) = ticket.caller.take() {
-        let _ = caller.reply.send(reply);
-    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Due, EngineError, Keyed, Reply};
-use crate::domain::{Command, Job, Lacking, ReservationId, StockKey, Via, Waits};
+use crate::domain::{Command, Early, Job, Lacking, ReservationId, StockKey, Via, Waits};
 use crate::store::{CorruptRow, StoreError};
 
 /// One command on its way through a lane.
@@ -95,4 +95,33 @@ pub(super) struct Failure {
     pub claimed: Vec<Job>,
     /// What the batch did, if it turns out to have been committed.
     pub done: Done,
+}
+
+/// Expiries that nobody waits for.
+pub(super) fn expiries(jobs: Vec<Job>, via: Via) -> Vec<Ticket> {
+    jobs.into_iter()
+        .map(|job| Ticket {
+            command: Command::Expire {
+                job,
+                via,
+                early: Early::Report,
+            },
+            keyed: None,
+            caller: None,
+        })
+        .collect()
+}
+
+/// Answers all of them with an error.
+pub(super) fn fail(tickets: Vec<Ticket>, error: impl Fn() -> EngineError) {
+    for mut ticket in tickets {
+        answer(&mut ticket, Err(error()));
+    }
+}
+
+/// Gives a caller the answer. One who has hung up does not get it, and nothing depends on that.
+pub(super) fn answer(ticket: &mut Ticket, reply: Result<Reply, EngineError>) {
+    if let Some(caller) = ticket.caller.take() {
+        let _ = caller.reply.send(reply);
+    }
 }

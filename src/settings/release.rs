@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -129,7 +130,10 @@ impl ReleaseSettings {
 
 /// Those of a second, and at least one.
 fn burst_of(per_second: f64) -> u32 {
-    (per_second.ceil() as u32).clamp(1, MAX_BURST)
+    let whole = Duration::from_secs_f64(per_second.ceil()).as_secs();
+    u32::try_from(whole)
+        .unwrap_or(MAX_BURST)
+        .clamp(1, MAX_BURST)
 }
 
 fn rate(text: &str) -> Result<f64, String> {

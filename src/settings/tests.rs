@@ -222,3 +222,51 @@ fn a_log_filter_that_cannot_be_read_is_refused() {
     assert!(serve(&["--log", "info,sqlx=warn"]).is_ok());
     assert!(refused(&["--log", "sqlx=loud"]).contains("--log"));
 }
+
+#[test]
+fn a_pace_is_read_and_nonsense_is_refused_with_what_to_change() {
+    assert_eq!(serve(&[]).unwrap().release.rate(), None);
+    let rate = |flags: &[&str]| serve(flags).unwrap().release.rate().unwrap();
+    let slow = rate(&["--admission-rate", "0.5"]);
+    assert_eq!((slow.per_second, slow.burst), (0.5, 1));
+    let fast = rate(&["--admission-rate", "2.5"]);
+    assert_eq!((fast.per_second, fast.burst), (2.5, 3));
+    let given = rate(&["--admission-rate", "2.5", "--admission-burst", "40"]);
+    assert_eq!(given.burst, 40);
+    let by_merchant = |overrides| {
+        let flags = ["--admission-rate", "1", "--admission-key", "merchant"];
+        serve(&[&flags[..], &["--admission-overrides", overrides]].concat())
+    };
+    let rates = by_merchant("acme=5/20, a=b=0.1").unwrap().release;
+    let names: Vec<_> = rates.admission_overrides.0.into_iter().collect();
+    let expected = |per_second, burst| ReleaseRate { per_second, burst };
+    assert_eq!(
+        names,
+        [
+            ("a=b".to_owned(), expected(0.1, 1)),
+            ("acme".to_owned(), expected(5.0, 20)),
+        ]
+    );
+    for nonsense in [
+        "acme", "acme=", "=5", "acme=0", "acme=5/0", "acme=5/x", "acme=NaN",
+    ] {
+        let said = by_merchant(nonsense).unwrap_err();
+        assert!(said.contains("NAME=RATE"), "{said}");
+    }
+    let said = by_merchant("acme=5,acme=6").unwrap_err();
+    assert!(said.contains("two rates"), "{said}");
+    for nonsense in ["0", "inf", "nan", "1000001", "fast"] {
+        let said = refused(&["--admission-rate", nonsense]);
+        assert!(said.contains("holds per second"), "{said}");
+    }
+    for alone in [
+        &["--admission-burst", "5"][..],
+        &["--admission-overrides", "acme=5"],
+    ] {
+        let said = refused(alone);
+        assert!(said.contains("HOLDFAST_ADMISSION_RATE as well"), "{said}");
+    }
+    let everything = ["--admission-rate", "1", "--admission-overrides", "acme=5"];
+    let said = refused(&everything);
+    assert!(said.contains("HOLDFAST_ADMISSION_KEY"), "{said}");
+}

@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::{GIVEN_BACK, Rules, changed, ended};
 use crate::domain::{
     Admission, AdmissionKey, Changes, Decision, Deferral, DeferralCause, Early, EventKind, Job,
-    JobOutcome, LedgerEntry, Line, OutboxEntry, Outcome, Particulars, ReservationId, Snapshot,
-    State, Timestamp, Via,
+    JobOutcome, LedgerEntry, Line, OutboxEntry, Outcome, Particulars, Reservation, Snapshot, State,
+    Timestamp, Via,
 };
 
 /// The particulars of an event of kind `expired`.
@@ -79,46 +79,10 @@ pub(super) fn expire(
         State::Paid => (JobOutcome::Paid, Changes::default()),
         State::Cancelled => (JobOutcome::Cancelled, Changes::default()),
         State::Expired => return Decision::job(JobOutcome::AlreadyExpired, Changes::default()),
-        State::Held if now < held.expires_at => {
-            let changes = match early {
-                Early::Report => Changes::default(),
-                Early::Rearm => rearm(rules, job, job.deadline),
-            };
-            let deadline = held.expires_at;
-            return Decision::job(JobOutcome::NotDue { deadline, now }, changes);
-        }
-        State::Held if held.is_parked() => {
-            return Decision::job(JobOutcome::Parked, Changes::default());
-        }
-        State::Held if via.is_brought() && held.waits.attempts > 0 && now < held.attempt_at => {
-            let attempt_at = held.attempt_at;
-            return deferred(rules, job, early, attempt_at, now);
-        }
-        State::Held => {
-            let pace = snapshot.pace.as_ref().filter(|_| via.is_paced());
-            let admission = pace.map(|pace| pace.admit(held, now));
-            let arrivals_us = match admission {
-                Some(Admission::Waits {
-                    attempt_at,
-                    arrivals_us,
-                }) => {
-                    let mut decision = deferred(rules, job, early, attempt_at, now);
-                    keep_slot(&mut decision, job.reservation, attempt_at, arrivals_us);
-                    return decision;
-                }
-                Some(Admission::Granted(arrivals_us)) => arrivals_us,
-                None => BTreeMap::new(),
-            };
-            let data = Particulars::of(&Expired {
-                lines: &held.lines,
-                lateness_ms: now.millis_since(held.expires_at),
-                via: via.as_str(),
-            });
-            let expired = ended(held, State::Expired, now);
-            let mut changes = changed(Some(held), expired, GIVEN_BACK, EventKind::Expired, data);
-            changes.arrivals_us = arrivals_us;
-            (JobOutcome::Expired, changes)
-        }
+        State::Held => match must_wait(snapshot, held, via, now) {
+            Some(wait) => return wait.decision(rules, job, early),
+            None => (JobOutcome::Expired, released(snapshot, held, via, now)),
+        },
     };
     if !snapshot.ledger.contains(&job.id()) {
         changes.ledger.push(LedgerEntry {
@@ -131,36 +95,99 @@ pub(super) fn expire(
     Decision::job(outcome, changes)
 }
 
-/// Says that a due hold has to wait, and when it is tried next.
-fn deferred(
-    rules: Rules,
-    job: Job,
-    early: Early,
-    attempt_at: Timestamp,
-    now: Timestamp,
-) -> Decision {
-    let changes = match early {
-        Early::Report => Changes::default(),
-        Early::Rearm => rearm(rules, job, attempt_at),
-    };
-    Decision::job(JobOutcome::Deferred { attempt_at, now }, changes)
+/// Why a hold is not released now.
+struct MustWait {
+    outcome: JobOutcome,
+    /// When the job would come right, if it came again.
+    until: Option<Timestamp>,
+    /// The slot that the hold gets by this, and the permits that are kept for it.
+    slot: Option<(Deferral, BTreeMap<AdmissionKey, i64>)>,
 }
 
-/// Puts a hold off until its permits are there. It has this slot already if none are to be kept.
-fn keep_slot(
-    decision: &mut Decision,
-    id: ReservationId,
-    attempt_at: Timestamp,
-    arrivals_us: BTreeMap<AdmissionKey, i64>,
-) {
-    if let Decision::Done { changes, .. } = decision
-        && !arrivals_us.is_empty()
-    {
-        let cause = DeferralCause::Limited;
-        let deferral = Deferral { attempt_at, cause };
-        changes.deferrals.insert(id, deferral);
+fn must_wait(
+    snapshot: &Snapshot,
+    held: &Reservation,
+    via: Via,
+    now: Timestamp,
+) -> Option<MustWait> {
+    let deferred = |attempt_at| MustWait {
+        outcome: JobOutcome::Deferred { attempt_at, now },
+        until: Some(attempt_at),
+        slot: None,
+    };
+    if now < held.expires_at {
+        let deadline = held.expires_at;
+        return Some(MustWait {
+            outcome: JobOutcome::NotDue { deadline, now },
+            until: Some(deadline),
+            slot: None,
+        });
+    }
+    if held.is_parked() {
+        return Some(MustWait {
+            outcome: JobOutcome::Parked,
+            until: None,
+            slot: None,
+        });
+    }
+    // It failed before, and rests. The queue that brings it does not know that.
+    if via.is_brought() && held.waits.attempts > 0 && now < held.attempt_at {
+        return Some(deferred(held.attempt_at));
+    }
+    let (attempt_at, arrivals_us) = match admission(snapshot, held, via, now)? {
+        Admission::Granted(_) => return None,
+        Admission::Waits {
+            attempt_at,
+            arrivals_us,
+        } => (attempt_at, arrivals_us),
+    };
+    let cause = DeferralCause::Limited;
+    let deferral = Deferral { attempt_at, cause };
+    let is_new = !arrivals_us.is_empty();
+    Some(MustWait {
+        slot: is_new.then_some((deferral, arrivals_us)),
+        ..deferred(attempt_at)
+    })
+}
+
+/// What the pace of releases says to this one; nothing where there is none.
+fn admission(
+    snapshot: &Snapshot,
+    held: &Reservation,
+    via: Via,
+    now: Timestamp,
+) -> Option<Admission> {
+    let pace = snapshot.pace.as_ref().filter(|_| via.is_paced())?;
+    Some(pace.admit(held, now))
+}
+
+impl MustWait {
+    fn decision(self, rules: Rules, job: Job, early: Early) -> Decision {
+        let mut changes = match (early, self.until) {
+            (Early::Rearm, Some(until)) => rearm(rules, job, until),
+            _ => Changes::default(),
+        };
+        if let Some((deferral, arrivals_us)) = self.slot {
+            changes.deferrals.insert(job.reservation, deferral);
+            changes.arrivals_us = arrivals_us;
+        }
+        Decision::job(self.outcome, changes)
+    }
+}
+
+/// Gives back the stock of a hold that is due and has its permits.
+fn released(snapshot: &Snapshot, held: &Reservation, via: Via, now: Timestamp) -> Changes {
+    let data = Particulars::of(&Expired {
+        lines: &held.lines,
+        lateness_ms: now.millis_since(held.expires_at),
+        via: via.as_str(),
+    });
+    let expired = ended(held, State::Expired, now);
+    let mut changes = changed(Some(held), expired, GIVEN_BACK, EventKind::Expired, data);
+    if let Some(Admission::Granted(arrivals_us)) = admission(snapshot, held, via, now) {
         changes.arrivals_us = arrivals_us;
     }
+    changes
 }
 
 /// Has a job published once more, at this instant and not before: a queue that has brought it early
