@@ -27,7 +27,8 @@ pub use self::outbox::{
     Postponed, Published,
 };
 pub use self::quarantine::{
-    MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY, Quarantine, QuarantineCase, RELAY, Sighting,
+    ActionKind, CaseAction, CaseFilter, CaseState, HOLD, MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY,
+    Quarantine, QuarantineCase, RELAY, RESOLVED, RecordedAction, Resolution, Sighting,
 };
 pub use self::retention::{Horizons, Retention, Step};
 
