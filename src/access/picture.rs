@@ -25,13 +25,16 @@ const BELIEVED_FOR: Duration = Duration::from_secs(10);
 pub struct Caller {
     /// The id of the key, and the scope of the caller's idempotency keys.
     pub name: Arc<str>,
+    /// What people call it: the name of the key.
+    pub label: Arc<str>,
     scopes: Scopes,
 }
 
 impl Caller {
-    pub(super) fn new(name: impl Into<Arc<str>>, scopes: Scopes) -> Self {
+    pub(super) fn new(name: impl Into<Arc<str>>, label: &str, scopes: Scopes) -> Self {
         Self {
             name: name.into(),
+            label: label.into(),
             scopes,
         }
     }
@@ -83,7 +86,7 @@ impl Keys {
         let living = all.into_iter().filter(|key| key.revoked_at.is_none());
         let living = living
             .map(|key| {
-                let caller = Caller::new(key.id.to_string(), key.scopes);
+                let caller = Caller::new(key.id.to_string(), key.name.as_str(), key.scopes);
                 (key.secret_hash, Arc::new(caller))
             })
             .collect();

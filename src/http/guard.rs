@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -27,6 +28,20 @@ const DELIVERIES: &str = "/v1/deliveries/";
 /// Whose idempotency keys they are; in the extensions of every request that came through.
 #[derive(Clone)]
 pub(super) struct KeyScope(pub Arc<str>);
+
+/// What the caller is called where it is written down who did something; in the extensions of every
+/// request that came through.
+#[derive(Clone)]
+pub(super) struct Actor(pub Arc<str>);
+
+impl<S: Sync> FromRequestParts<S> for Actor {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let actor = parts.extensions.get::<Self>().cloned();
+        actor.ok_or_else(|| Problem::internal("nobody looked who asks"))
+    }
+}
 
 /// Lets a request through to its handler, or says why not.
 pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -72,6 +87,8 @@ async fn admit(app: &App, mut request: Request, next: Next) -> Response {
             if wanted.is_none_or(|wanted| admission.caller.reaches(wanted)) {
                 let scope = KeyScope(Arc::clone(&admission.caller.name));
                 request.extensions_mut().insert(scope);
+                let actor = Actor(Arc::clone(&admission.caller.label));
+                request.extensions_mut().insert(actor);
                 next.run(request).await
             } else {
                 lacking(wanted.unwrap_or_default()).into_response()

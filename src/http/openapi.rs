@@ -6,7 +6,6 @@ use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{OpenApi, RefOr, Required, Schema};
 use utoipa::{OpenApi as _, ToSchema};
 
-use super::operations::runs::extra_time;
 use super::problem::FieldFault;
 use super::{doors, schemas};
 
@@ -145,7 +144,8 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
             ..
         } = item
         {
-            if extra_time(path).is_none() {
+            // What the operator asks for may be asked for again by its nature.
+            if !path.starts_with("/v1/operations/") {
                 takes_idempotency_key(operation);
             }
             may_lack_its_body(operation);
