@@ -122,7 +122,13 @@ mod tests {
             let message = message(copy);
             assert_eq!(Message::of_key(message.job, &message.key()), Some(message));
         }
-        for key in ["", "#2", "expire:x", &format!("{id}#1"), &format!("{id}#+2")] {
+        for key in [
+            "",
+            "#2",
+            "expire:x",
+            &format!("{id}#1"),
+            &format!("{id}#+2"),
+        ] {
             assert_eq!(Message::of_key(message(1).job, key), None, "{key}");
         }
         assert_eq!(message(1).payload(), message(2).payload());

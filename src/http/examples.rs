@@ -4,9 +4,7 @@ use serde_json::{Value, json};
 
 use super::bodies::{EventBody, ReservationBody, StockBody};
 use super::operations::quarantine::CaseBody;
-use crate::domain::{
-    Event, Job, Line, Message, Particulars, Reservation, State, Stock, StockKey,
-};
+use crate::domain::{Event, Job, Line, Message, Particulars, Reservation, State, Stock, StockKey};
 use crate::store::{
     ActionKind, QuarantineCase, RecordedAction, RecordedEvent, Resolution, Sighting,
 };

@@ -84,10 +84,7 @@ impl Problem {
 
     /// There is no such case in quarantine.
     pub(super) fn no_case() -> Self {
-        Self::new(
-            &kinds::NOT_FOUND,
-            "There is no such case in quarantine.",
-        )
+        Self::new(&kinds::NOT_FOUND, "There is no such case in quarantine.")
     }
 
     /// There is nothing at the path.

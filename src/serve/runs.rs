@@ -8,9 +8,7 @@ use async_trait::async_trait;
 use super::ServeError;
 use super::parts::{Parts, Plan};
 use crate::database::{self, Database};
-use crate::engine::{
-    Bounds, EngineError, RelayRun, Runtime, SweepRun, TokioRuntime, to_its_end,
-};
+use crate::engine::{Bounds, EngineError, RelayRun, Runtime, SweepRun, TokioRuntime, to_its_end};
 use crate::http;
 use crate::settings::{QueueSettings, RunSettings};
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::domain::{Reason, Text, Timestamp};
-use crate::engine::{Cases, Dismissed, EngineError, Replayed, ReplayMany, to_its_end};
+use crate::engine::{Cases, Dismissed, EngineError, ReplayMany, Replayed, to_its_end};
 use crate::http::documented::{CHANGED, LISTED, documented};
 use crate::http::fields::Whole;
 use crate::http::guard::Actor;
@@ -362,7 +362,10 @@ impl ReplayCases {
         };
         let limit = number(&self.limit, ReplayMany::DEFAULT_LIMIT);
         ReplayMany {
-            source: self.source.as_ref().map(|source| source.as_str().to_owned()),
+            source: self
+                .source
+                .as_ref()
+                .map(|source| source.as_str().to_owned()),
             after: self.after.map_or(0, |after| after.0),
             limit: usize::try_from(limit).unwrap_or(usize::MAX),
             per_second: number(&self.per_second, ReplayMany::DEFAULT_PER_SECOND),
@@ -415,7 +418,10 @@ pub(in crate::http) async fn replay_many(
     submission: Submission<ReplayCases>,
 ) -> Result<Response, Problem> {
     let asked = submission.body.asked();
-    let replayed = act(&app, |cases| async move { cases.replay_many(&asked, &by).await });
+    let replayed = act(
+        &app,
+        |cases| async move { cases.replay_many(&asked, &by).await },
+    );
     answer::ok(&replayed.await?)
 }
 

@@ -8,9 +8,7 @@ use crate::domain::{
     ApiKey, ApiKeyId, JobId, LedgerEntry, Message, OutboxEntry, PaymentReference, Reservation,
     ReservationId, State, Stock, StockKey, Timestamp,
 };
-use crate::store::{
-    Horizons, Key, QuarantineCase, RecordedAction, RecordedAnswer, RecordedEvent,
-};
+use crate::store::{Horizons, Key, QuarantineCase, RecordedAction, RecordedAnswer, RecordedEvent};
 
 /// A message on its way to a queue.
 #[derive(Clone, Debug)]

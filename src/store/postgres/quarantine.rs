@@ -48,11 +48,7 @@ macro_rules! select_cases {
 
 /// Whatever the filter, cases are walked along in the order of their numbers: open ones, or those
 /// of one key, by an index of their own.
-pub(super) fn list(
-    filter: &CaseFilter,
-    after: i64,
-    limit: usize,
-) -> QueryBuilder<sqlx::Postgres> {
+pub(super) fn list(filter: &CaseFilter, after: i64, limit: usize) -> QueryBuilder<sqlx::Postgres> {
     let mut query = QueryBuilder::new(select_cases!("q.id > "));
     query.push_bind(after);
     match filter.state {

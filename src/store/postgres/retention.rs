@@ -129,7 +129,9 @@ impl Turn {
             return Ok(Vec::new());
         };
         // A case of a hold has the name of the reservation, and the others those of jobs.
-        let open = self.in_quarantine(&first.start, &format!("{last}~")).await?;
+        let open = self
+            .in_quarantine(&first.start, &format!("{last}~"))
+            .await?;
         let query = sqlx::query(WITH_JOBS)
             .bind(array(&locked, |id| id.as_uuid()))
             .bind(array(&jobs, |jobs| jobs.start.as_str()))
