@@ -25,6 +25,7 @@ mod promises;
 mod pulls;
 mod races;
 mod relay;
+mod replays;
 mod retention;
 mod scripted;
 mod shop;

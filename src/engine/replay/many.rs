@@ -82,17 +82,16 @@ impl Cases {
             let page = page.map_err(Arc::new)?;
             for case in &page {
                 let now = self.runtime.elapsed();
-                if left == 0 || now.saturating_sub(began) > LONGEST {
+                let at = if asked.dry_run { now } else { slot.max(now) };
+                if left == 0 || at.saturating_sub(began) > LONGEST {
                     done.more = true;
                     return Ok(done);
                 }
                 let replayed = if asked.dry_run {
                     Some(self.foresee(case).await?)
                 } else {
-                    if slot > now {
-                        self.runtime.sleep(slot - now).await;
-                    }
-                    slot = slot.max(now) + pace;
+                    self.runtime.sleep(at - now).await;
+                    slot = at + pace;
                     self.replay(case.id, by).await?
                 };
                 if let Some(replayed) = replayed {

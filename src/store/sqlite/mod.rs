@@ -332,8 +332,8 @@ mod tests {
                 None,
                 "INTEGER PRIMARY KEY (rowid>?)",
             ),
-            (open, None, None, "INDEX quarantine_open (rowid>?)"),
-            (open, text("rest"), None, "INDEX quarantine_open (rowid>?)"),
+            (open, None, None, "INDEX quarantine_open (id>?)"),
+            (open, text("rest"), None, "INDEX quarantine_open (id>?)"),
             (
                 None,
                 None,

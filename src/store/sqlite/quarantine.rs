@@ -49,8 +49,10 @@ pub(super) fn list(filter: &CaseFilter, after: i64, limit: usize) -> QueryBuilde
             query.push(" AND resolved_at IS NOT NULL");
         }
     }
+    // The sign in front of `source` keeps SQLite from the index by which an open case is found again:
+    // all open cases of the source would be sorted for each page.
     if let Some(source) = &filter.source {
-        query.push(" AND source = ").push_bind(source.clone());
+        query.push(" AND +source = ").push_bind(source.clone());
     }
     if let Some(key) = &filter.key {
         query.push(" AND key = ").push_bind(key.clone());
