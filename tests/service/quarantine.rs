@@ -30,10 +30,12 @@ fn printed(output: &Output) -> Vec<Value> {
 
 /// Opens a case behind the program's back, of which it is not told how it came.
 pub async fn open_case(shop: &Shop, source: &str, key: &str, payload: &str) {
-    let hex: String = payload.bytes().map(|byte| format!("{byte:02x}")).collect();
     let (payload, now) = match shop.kind() {
-        Kind::Sqlite => (format!("x'{hex}'"), "1796126400250"),
-        Kind::Postgres => (format!("'\\x{hex}'"), "'2026-12-01T12:00:00.250Z'"),
+        Kind::Sqlite => (format!("cast('{payload}' as blob)"), "1796126400250"),
+        Kind::Postgres => (
+            format!("convert_to('{payload}', 'UTF8')"),
+            "'2026-12-01T12:00:00.250Z'",
+        ),
     };
     let insert = format!(
         "insert into quarantine (source, key, payload, reason, attempts, first_seen, last_seen)

@@ -90,7 +90,7 @@ impl Cases {
                 let replayed = if asked.dry_run {
                     Some(self.foresee(case).await?)
                 } else {
-                    self.runtime.sleep(at - now).await;
+                    self.runtime.sleep(at.saturating_sub(now)).await;
                     slot = at + pace;
                     self.replay(case.id, by).await?
                 };

@@ -96,7 +96,7 @@ fn payload(job: Job) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_case_is_shown_with_what_was_received_and_what_was_done() {
+async fn a_case_is_shown_with_what_was_received() {
     let desk = Desk::open();
     let text = desk.case("rest", "m-1", "né pas".as_bytes()).await;
     let bytes = desk.case("rest", "m-2", &[0, 159, 146, 150]).await;
@@ -125,7 +125,12 @@ async fn a_case_is_shown_with_what_was_received_and_what_was_done() {
     let first = listed["items"][0].as_object().unwrap();
     assert!(members.iter().all(|name| !first.contains_key(*name)));
     assert_eq!(first["key"], "m-1");
+}
 
+#[tokio::test]
+async fn what_operators_do_is_shown_with_the_case() {
+    let desk = Desk::open();
+    let text = desk.case("rest", "m-1", b"no job").await;
     let replay = format!("{text}/replay");
     let replayed = desk.post(&replay, "{}").await;
     assert_eq!(replayed["outcome"], "invalid");
