@@ -1,5 +1,6 @@
 //! `holdfast quarantine`: lists the cases in quarantine, shows them, replays and dismisses them.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ pub enum QuarantineError {
     /// What was found cannot be written.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
+    /// Nobody takes what is printed.
+    #[error("cannot print: {0}")]
+    Io(#[from] std::io::Error),
     /// The reason breaks the rule of texts.
     #[error("the reason {0}; give another --reason")]
     Reason(#[from] TextFault),
@@ -155,6 +159,7 @@ fn start(opened: &Database) -> (Engine, Cases) {
 }
 
 fn print(result: &impl serde::Serialize) -> Result<(), QuarantineError> {
-    println!("{}", serde_json::to_string(result)?);
-    Ok(())
+    let line = serde_json::to_string(result)?;
+    // Whoever reads a list may stop before its end.
+    Ok(writeln!(std::io::stdout().lock(), "{line}")?)
 }

@@ -28,7 +28,8 @@ pub use self::outbox::{
 };
 pub use self::quarantine::{
     ActionKind, CaseAction, CaseFilter, CaseState, HOLD, MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY,
-    Quarantine, QuarantineCase, RELAY, RESOLVED, RecordedAction, Resolution, Sighting,
+    Quarantine, QuarantineCase, RELAY, RESOLVED, RecordedAction, Resolution, SHOWN_ACTIONS,
+    Sighting,
 };
 pub use self::retention::{Horizons, Retention, Step};
 

@@ -15,6 +15,8 @@ pub const RELAY: &str = "relay";
 /// The source of holds whose release was given up. The key is the reservation, the payload its
 /// expiry job.
 pub const HOLD: &str = "hold";
+/// How many of the actions about a case are shown, the latest ones.
+pub const SHOWN_ACTIONS: usize = 100;
 /// What came of an action about a case that was resolved before it.
 pub const RESOLVED: &str = "resolved";
 
@@ -37,7 +39,7 @@ pub trait Quarantine: Send + Sync {
         self.list(&CaseFilter::open(), after, limit).await
     }
 
-    /// One case, and what operators did about it, in order.
+    /// One case, and the last [`SHOWN_ACTIONS`] things that operators did about it, in order.
     async fn find(
         &self,
         id: i64,

@@ -3,7 +3,7 @@
 use holdfast::domain::{Message, QueueRule};
 use holdfast::store::{
     ActionKind, CaseAction, CaseFilter, CaseState, MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY, Parked,
-    QuarantineCase, RecordedAction, Resolution, Sighting,
+    QuarantineCase, RecordedAction, Resolution, SHOWN_ACTIONS, Sighting,
 };
 
 use crate::world::{World, at, constraint, line, reserve, set};
@@ -183,6 +183,15 @@ pub async fn what_operators_do_is_kept_and_a_case_is_settled_once(world: World) 
         recorded(ActionKind::Dismiss, "ann", 40, "resolved"),
     ];
     assert_eq!(actions, expected);
+    // Of many actions the latest are shown.
+    for number in 0..SHOWN_ACTIONS - 1 {
+        world.clock.set(at(1_000 + i64::try_from(number).unwrap()));
+        quarantine.act(&replay(id, "ann", "", None)).await.unwrap();
+    }
+    let (_, actions) = quarantine.find(id).await.unwrap().unwrap();
+    assert_eq!(actions.len(), SHOWN_ACTIONS);
+    assert_eq!(actions[0], expected[3]);
+    assert_eq!(actions[1].at, at(1_000));
     // What comes again is another case, about which nobody has done anything.
     quarantine.record(&seen).await.unwrap();
     let open = quarantine.open(10, 0).await.unwrap();

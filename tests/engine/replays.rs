@@ -290,6 +290,25 @@ async fn p12_a_row_that_refuses_keeps_its_case_open_until_it_is_mended() {
     }
 }
 
+/// Its case is what keeps it in sight, whatever deadline it has by now.
+#[tokio::test]
+async fn p12_the_case_of_a_hold_with_another_deadline_stays_open_while_it_stands() {
+    for home in homes().await {
+        let it = queued(&home);
+        let store = home.store.as_ref();
+        it.shop.stock_up("A", 1).await;
+        let held = it.shop.hold("A", 1, 60).await;
+        let id = park(store, &held).await;
+        it.shop.done(extend(held.id, 60)).await;
+        assert_eq!(replay(&it, id).await, "stale", "{}", home.name);
+        assert!(is_open(store, id).await, "{}", home.name);
+        it.shop.done(cancel(held.id)).await;
+        assert_eq!(replay(&it, id).await, "duplicate", "{}", home.name);
+        assert!(!is_open(store, id).await, "{}", home.name);
+        assert_sound(store).await;
+    }
+}
+
 fn many(after: i64, limit: usize, dry_run: bool) -> ReplayMany {
     ReplayMany {
         source: Some("scripted".to_owned()),

@@ -7,7 +7,7 @@ use super::rows::Rows;
 use crate::domain::{OutboxEntry, Timestamp};
 use crate::store::{
     CaseAction, CaseFilter, MAX_QUARANTINE_KEY, Quarantine, QuarantineCase, RESOLVED,
-    RecordedAction, Resolution, Sighting, StoreError,
+    RecordedAction, Resolution, SHOWN_ACTIONS, Sighting, StoreError,
 };
 
 /// Opens a case, or counts the one that is open.
@@ -75,7 +75,8 @@ impl Quarantine for Memory {
         id: i64,
     ) -> Result<Option<(QuarantineCase, Vec<RecordedAction>)>, StoreError> {
         let rows = self.rows();
-        let actions = rows.actions.get(&id).cloned().unwrap_or_default();
+        let mut actions = rows.actions.get(&id).cloned().unwrap_or_default();
+        actions.drain(..actions.len().saturating_sub(SHOWN_ACTIONS));
         let case = rows.quarantine.get(&id).cloned();
         Ok(case.map(|case| (case, actions)))
     }

@@ -11,7 +11,7 @@ use super::{Postgres, row, rows};
 use crate::domain::{Message, OutboxEntry, Timestamp};
 use crate::store::{
     CaseAction, CaseFilter, CaseState, Quarantine, QuarantineCase, RESOLVED, RecordedAction,
-    Sighting, StoreError,
+    SHOWN_ACTIONS, Sighting, StoreError,
 };
 
 pub(super) const RECORD: &str = "
@@ -76,7 +76,8 @@ pub(super) const ACTIONS: &str = "
     SELECT a.id, a.action, a.actor, a.at, a.outcome
     FROM quarantine_actions AS a
     WHERE a.case_id = $1
-    ORDER BY a.id";
+    ORDER BY a.id DESC
+    LIMIT $2";
 
 pub(super) const LOCK_CASE: &str = "
     SELECT q.resolved_at IS NULL AS open
@@ -134,8 +135,9 @@ impl Quarantine for Postgres {
             return Ok(None);
         };
         let case = row::quarantine_case(case)?;
-        let actions = fetch(self, sqlx::query(ACTIONS).bind(id)).await?;
-        let actions = actions.iter().map(row::recorded_action);
+        let latest = sqlx::query(ACTIONS).bind(id).bind(rows(SHOWN_ACTIONS));
+        let latest = fetch(self, latest).await?;
+        let actions = latest.iter().rev().map(row::recorded_action);
         Ok(Some((case, actions.collect::<Result<_, _>>()?)))
     }
 

@@ -11,7 +11,7 @@ use super::{Sqlite, outbox, row};
 use crate::domain::{Message, OutboxEntry, Timestamp};
 use crate::store::{
     CaseAction, CaseFilter, CaseState, CorruptRow, Quarantine, QuarantineCase, RESOLVED,
-    RecordedAction, Sighting, StoreError,
+    RecordedAction, SHOWN_ACTIONS, Sighting, StoreError,
 };
 
 macro_rules! select_cases {
@@ -65,7 +65,8 @@ pub(super) const ACTIONS: &str = "
     SELECT id, action, actor, at, outcome
     FROM quarantine_actions
     WHERE case_id = ?1
-    ORDER BY id
+    ORDER BY id DESC
+    LIMIT ?2
 ";
 
 const OPEN: &str = "
@@ -141,12 +142,13 @@ impl Quarantine for Sqlite {
         let Some(case) = found else {
             return Ok(None);
         };
-        let actions = sqlx::query(ACTIONS)
+        let latest = sqlx::query(ACTIONS)
             .bind(id)
+            .bind(at_most(SHOWN_ACTIONS))
             .fetch_all(&self.readers)
             .await
             .map_err(store_error)?;
-        let actions = actions.iter().map(row::recorded_action);
+        let actions = latest.iter().rev().map(row::recorded_action);
         let actions = actions.collect::<Result<_, CorruptRow>>()?;
         Ok(Some((row::quarantine_case(&case)?, actions)))
     }

@@ -54,7 +54,7 @@ pub struct CaseBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = Option<schemas::PayloadEncoding>)]
     payload_encoding: Option<&'static str>,
-    /// Where one case is shown: what operators did about it, in order.
+    /// Where one case is shown: the last 100 things that operators did about it, in order.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<ActionBody>>, nullable = false)]
     actions: Option<Vec<ActionBody<'a>>>,
