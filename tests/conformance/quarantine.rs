@@ -3,7 +3,7 @@
 use holdfast::domain::{Message, QueueRule};
 use holdfast::store::{
     ActionKind, CaseAction, CaseFilter, CaseState, MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY, Parked,
-    QuarantineCase, RecordedAction, Resolution, SHOWN_ACTIONS, Sighting,
+    Published, QuarantineCase, RecordedAction, Resolution, SHOWN_ACTIONS, Sighting,
 };
 
 use crate::world::{World, at, constraint, line, reserve, set};
@@ -235,14 +235,28 @@ pub async fn a_message_that_was_given_up_is_published_again_once(mut world: Worl
     assert_eq!(messages.len(), 1, "{messages:?}");
     let second = Message { copy: 2, ..first };
     assert_eq!((messages[0].message, messages[0].attempt), (second, 1));
+    // What was given up is no message any more: another queue gets one of its own.
+    let published = Published {
+        message: second,
+        attempt: 1,
+        receipt: None,
+    };
+    let marked = outbox.mark_published(&[published], "one").await;
+    assert_eq!(marked.unwrap(), 1);
+    let rule = world.queue.unwrap();
+    let adopted = outbox.adopt("another", rule, 10, None).await.unwrap();
+    assert_eq!(adopted.adopted, 1);
+    let claimed = outbox.claim(10, 1_000).await.unwrap();
+    let third = Message { copy: 3, ..first };
+    assert_eq!(claimed.messages[0].message, third);
     // If it is given up again, that is another case.
     let parked = Parked {
-        message: second,
+        message: third,
         attempt: 1,
         reason: "still too large".to_owned(),
     };
     assert_eq!(outbox.park(&[parked]).await.unwrap(), 1);
     let open = quarantine.open(10, 0).await.unwrap();
     assert_eq!(open.len(), 1);
-    assert_eq!(open[0].sighting.key, second.key());
+    assert_eq!(open[0].sighting.key, third.key());
 }

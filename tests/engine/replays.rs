@@ -167,7 +167,15 @@ async fn p12_what_is_still_no_job_stays_open_and_says_why() {
             (ActionKind::Dismiss, "bob", "resolved"),
         ];
         assert_eq!(told, expected);
+        // What was let rest does nothing, though it could.
+        it.shop.stock_up("A", 1).await;
+        let held = it.shop.hold("A", 1, 60).await;
+        it.clock.advance(60_000);
+        let id = delivery(store, held.job()).await;
+        let dismissed = cases(&it).dismiss(id, &reason, "bob").await.unwrap();
+        assert_eq!(dismissed, Dismissed::Done);
         assert_eq!(replay(&it, id).await, "resolved");
+        assert_eq!(it.shop.state(held.id).await, State::Held);
         assert_eq!(cases(&it).replay(id + 1, "ann").await.unwrap(), None);
         let dismissed = cases(&it).dismiss(id + 1, &reason, "bob").await.unwrap();
         assert_eq!(dismissed, Dismissed::NoCase);
