@@ -133,28 +133,25 @@ impl Cases {
             return Ok(None);
         };
         let mut again = None;
-        let replayed = match (&case.resolution, job(&case.sighting)) {
+        let replayed = match (&case.resolution, asked(&case.sighting)) {
             (Some(_), _) => Replayed::Resolved,
             (None, Err(invalid)) => invalid,
-            (None, Ok(Queued { job, message })) => {
-                again = message;
-                match again {
-                    Some(_) => self.foresee_message(job).await?,
-                    None => self.expire(job).await?,
-                }
+            (None, Ok(Asked::Job(job))) => self.expire(job).await?,
+            (None, Ok(Asked::Hold(id))) => match self.job_of(id).await? {
+                Ok(job) => self.expire(job).await?,
+                Err(replayed) => replayed,
+            },
+            (None, Ok(Asked::Message(message))) => {
+                again = Some(message);
+                self.foresee_message(message.job).await?
             }
-        };
-        let ends = match &replayed {
-            // It has another deadline now, and may still be a hold that nobody tries to release.
-            Replayed::Job(JobOutcome::Stale) => !self.is_held(&case.sighting).await?,
-            replayed => replayed.is_end(),
         };
         let action = CaseAction {
             case: id,
             kind: ActionKind::Replay,
             by: by.to_owned(),
             outcome: replayed.to_string(),
-            resolution: ends.then(|| format!("replayed: {}", replayed.as_str())),
+            resolution: (replayed.is_end()).then(|| format!("replayed: {}", replayed.as_str())),
             again: again.filter(|_| replayed == Replayed::Rearmed),
         };
         let was_open = self.act(&action).await?;
@@ -221,11 +218,13 @@ impl Cases {
 
     /// What would come of a case, as far as looking tells.
     async fn foresee(&self, case: &QuarantineCase) -> Result<Replayed, EngineError> {
-        match job(&case.sighting) {
+        match asked(&case.sighting) {
             Err(invalid) => Ok(invalid),
-            Ok(Queued { job, message }) => match message {
-                Some(_) => self.foresee_message(job).await,
-                None => self.foresee_job(job).await,
+            Ok(Asked::Job(job)) => self.foresee_job(job).await,
+            Ok(Asked::Message(message)) => self.foresee_message(message.job).await,
+            Ok(Asked::Hold(id)) => match self.job_of(id).await? {
+                Ok(job) => self.foresee_job(job).await,
+                Err(replayed) => Ok(replayed),
             },
         }
     }
@@ -259,6 +258,16 @@ impl Cases {
         }))
     }
 
+    /// The job of a hold by the deadline that it has now: its row may have been mended, and while it
+    /// could not be read nobody knew of a deadline.
+    async fn job_of(&self, id: ReservationId) -> Result<Result<Job, Replayed>, EngineError> {
+        match self.engine.store().reservation(id).await {
+            Ok((Some(found), _)) => Ok(Ok(found.job())),
+            Ok((None, _)) => Ok(Err(Replayed::Job(JobOutcome::Unknown))),
+            Err(error) => blocked(Arc::new(error)).map(Err),
+        }
+    }
+
     /// Is this about a hold whose release was given up, and that stands? One that cannot be read
     /// is believed to.
     async fn is_held(&self, sighting: &Sighting) -> Result<bool, EngineError> {
@@ -274,22 +283,27 @@ impl Cases {
 }
 
 /// What a case asks for.
-struct Queued {
-    job: Job,
-    /// The message that was to carry the job, if the relay has given it up.
-    message: Option<Message>,
+enum Asked {
+    /// This job, which a queue has brought.
+    Job(Job),
+    /// This message, which the relay has given up.
+    Message(Message),
+    /// The release of this hold.
+    Hold(ReservationId),
 }
 
-fn job(sighting: &Sighting) -> Result<Queued, Replayed> {
+fn asked(sighting: &Sighting) -> Result<Asked, Replayed> {
+    if sighting.source == HOLD {
+        let id = sighting.key.parse().map(Asked::Hold);
+        return id.map_err(|fault| Replayed::Invalid(format!("the key {fault}")));
+    }
     let invalid = |reason: String| Replayed::Invalid(format!("the payload {reason}"));
     let job = Job::from_payload(&sighting.payload).map_err(|fault| invalid(fault.to_string()))?;
-    let message = if sighting.source == RELAY {
-        let message = Message::of_key(job, &sighting.key);
-        Some(message.ok_or_else(|| invalid("is not the one that the key names".to_owned()))?)
-    } else {
-        None
-    };
-    Ok(Queued { job, message })
+    if sighting.source != RELAY {
+        return Ok(Asked::Job(job));
+    }
+    let message = Message::of_key(job, &sighting.key).map(Asked::Message);
+    message.ok_or_else(|| invalid("is not the one that the key names".to_owned()))
 }
 
 /// What a row says that refuses; everything else is an error, and may work later.

@@ -12,8 +12,8 @@ pub const MAX_KEPT_PAYLOAD: usize = 65_536;
 pub const MAX_QUARANTINE_KEY: usize = 512;
 /// The source of what the relay has given up.
 pub const RELAY: &str = "relay";
-/// The source of holds whose release was given up. The key is the reservation, the payload its
-/// expiry job.
+/// The source of holds whose release was given up. The key is the reservation; the payload is its
+/// expiry job, or less if the row could not be read.
 pub const HOLD: &str = "hold";
 /// How many of the actions about a case are shown, the latest ones.
 pub const SHOWN_ACTIONS: usize = 100;

@@ -10,6 +10,7 @@ use holdfast::queue::Fault;
 use holdfast::store::{
     ActionKind, CaseState, HOLD, QuarantineCase, RecordedAction, Sighting, Store, Wait,
 };
+use serde_json::json;
 
 use crate::auditor::assert_sound;
 use crate::faulty::faulty;
@@ -298,9 +299,9 @@ async fn p12_a_row_that_refuses_keeps_its_case_open_until_it_is_mended() {
     }
 }
 
-/// Its case is what keeps it in sight, whatever deadline it has by now.
+/// A hold is known by its name: whatever deadline it has by now, and whatever was kept of its job.
 #[tokio::test]
-async fn p12_the_case_of_a_hold_with_another_deadline_stays_open_while_it_stands() {
+async fn p12_the_case_of_a_hold_is_about_the_hold_as_it_stands() {
     for home in homes().await {
         let it = queued(&home);
         let store = home.store.as_ref();
@@ -308,11 +309,21 @@ async fn p12_the_case_of_a_hold_with_another_deadline_stays_open_while_it_stands
         let held = it.shop.hold("A", 1, 60).await;
         let id = park(store, &held).await;
         it.shop.done(extend(held.id, 60)).await;
-        assert_eq!(replay(&it, id).await, "stale", "{}", home.name);
+        assert_eq!(replay(&it, id).await, "not_due", "{}", home.name);
         assert!(is_open(store, id).await, "{}", home.name);
-        it.shop.done(cancel(held.id)).await;
-        assert_eq!(replay(&it, id).await, "duplicate", "{}", home.name);
+        it.clock.advance(120_000);
+        assert_eq!(replay(&it, id).await, "expired", "{}", home.name);
         assert!(!is_open(store, id).await, "{}", home.name);
+        let held = it.shop.hold("A", 1, 60).await;
+        it.shop.done(cancel(held.id)).await;
+        let unreadable = json!({ "reservation_id": held.id }).to_string();
+        let id = case(store, HOLD, &held.id.to_string(), &unreadable).await;
+        assert_eq!(replay(&it, id).await, "cancelled", "{}", home.name);
+        let nobody = ReservationId::new(it.clock.now(), [9; 10]).to_string();
+        for (key, word) in [(nobody.as_str(), "unknown"), ("m-1", "invalid")] {
+            let id = case(store, HOLD, key, "{}").await;
+            assert_eq!(replay(&it, id).await, word, "{}", home.name);
+        }
         assert_sound(store).await;
     }
 }
