@@ -9,6 +9,7 @@ pub mod http;
 pub mod keys;
 pub mod lab;
 pub mod metrics;
+pub mod quarantine;
 pub mod queue;
 pub mod serve;
 pub mod settings;

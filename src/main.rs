@@ -16,6 +16,7 @@ use holdfast::keys;
 use holdfast::lab::emulator::{self, Emulator, Faults};
 use holdfast::lab::replay::{Replay, Row, read_trace};
 use holdfast::metrics::Metrics;
+use holdfast::quarantine;
 use holdfast::serve;
 use holdfast::settings::{
     DatabaseSettings, DatabaseUrl, EmulatorSettings, FaultSettings, Invocation, Lab, LogFormat,
@@ -76,6 +77,10 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
         }
         Task::Keys(task) => {
             keys::perform(task).await?;
+            Ok(Ending::Well)
+        }
+        Task::Quarantine(task) => {
+            quarantine::perform(task).await?;
             Ok(Ending::Well)
         }
         Task::Openapi => {

@@ -5,6 +5,7 @@
 
 mod door;
 mod emulator;
+mod quarantine;
 mod queue;
 mod release;
 mod retention;
@@ -23,6 +24,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 pub use emulator::{EmulatorSettings, FaultSettings};
+pub use quarantine::{DismissCase, ListCases, QuarantineTask, ReplayCases, ShowCase};
 pub use queue::QueueSettings;
 pub use release::{PacedBy, RateOverrides, ReleaseRate, ReleaseSettings};
 pub use retention::RetentionSettings;
@@ -66,6 +68,9 @@ pub enum Task {
     /// Make API keys, list them and take them away.
     #[command(subcommand)]
     Keys(KeysTask),
+    /// Look at what nothing could be done with, try it again, or settle it. Results are lines of JSON.
+    #[command(subcommand)]
+    Quarantine(QuarantineTask),
     /// Look at the queue that carries expiry jobs.
     #[command(subcommand)]
     Queue(QueueTask),

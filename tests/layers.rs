@@ -34,6 +34,12 @@ const LAYERS: &[(&str, &[&str])] = &[
             "access", "database", "domain", "engine", "settings", "store",
         ],
     ),
+    (
+        "quarantine",
+        &[
+            "access", "database", "domain", "engine", "http", "metrics", "settings", "store",
+        ],
+    ),
     ("lab", &["domain", "engine", "queue", "store", "worker"]),
     (
         "serve",
@@ -45,8 +51,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "main",
         &[
-            "database", "domain", "engine", "http", "keys", "lab", "metrics", "queue", "serve",
-            "settings", "store", "worker",
+            "database",
+            "domain",
+            "engine",
+            "http",
+            "keys",
+            "lab",
+            "metrics",
+            "quarantine",
+            "queue",
+            "serve",
+            "settings",
+            "store",
+            "worker",
         ],
     ),
 ];

@@ -21,6 +21,8 @@ pub use secret::Secret;
 
 /// The name of whoever comes while there is no key.
 const ANYBODY: &str = "public";
+/// What whoever acts on this machine without a key is called where it is written down.
+pub const LOCAL: &str = "local";
 /// The name of whoever comes with the bootstrap key.
 const BOOTSTRAP: &str = "bootstrap";
 
@@ -69,16 +71,16 @@ pub enum Denial {
 impl Access {
     /// A door with these keys.
     pub fn new(settings: Settings, keys: Arc<Keys>, runtime: Arc<dyn Runtime>) -> Self {
-        let operator = |name| {
+        let operator = |name, label| {
             let scopes = Scopes::from(Scope::Operator);
-            Arc::new(Caller::new(name, default_merchant(), scopes))
+            Arc::new(Caller::new(name, label, default_merchant(), scopes))
         };
         let bootstrap = settings.bootstrap;
         Self {
             keys,
             runtime,
-            bootstrap: bootstrap.map(|secret| (secret.hash(), operator(BOOTSTRAP))),
-            anybody: operator(ANYBODY),
+            bootstrap: bootstrap.map(|secret| (secret.hash(), operator(BOOTSTRAP, BOOTSTRAP))),
+            anybody: operator(ANYBODY, LOCAL),
             limit: settings.limit,
             is_loopback: settings.is_loopback,
             arrivals: Mutex::default(),

@@ -25,15 +25,23 @@ const BELIEVED_FOR: Duration = Duration::from_secs(10);
 pub struct Caller {
     /// The id of the key, and the scope of the caller's idempotency keys.
     pub name: Arc<str>,
+    /// What people call it: the name of the key.
+    pub label: Arc<str>,
     /// On whose behalf it sends them.
     pub merchant: Merchant,
     scopes: Scopes,
 }
 
 impl Caller {
-    pub(super) fn new(name: impl Into<Arc<str>>, merchant: Merchant, scopes: Scopes) -> Self {
+    pub(super) fn new(
+        name: impl Into<Arc<str>>,
+        label: &str,
+        merchant: Merchant,
+        scopes: Scopes,
+    ) -> Self {
         Self {
             name: name.into(),
+            label: label.into(),
             merchant,
             scopes,
         }
@@ -86,7 +94,8 @@ impl Keys {
         let living = all.into_iter().filter(|key| key.revoked_at.is_none());
         let living = living
             .map(|key| {
-                let caller = Caller::new(key.id.to_string(), key.merchant, key.scopes);
+                let (id, label) = (key.id.to_string(), key.name.as_str());
+                let caller = Caller::new(id, label, key.merchant, key.scopes);
                 (key.secret_hash, Arc::new(caller))
             })
             .collect();

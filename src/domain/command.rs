@@ -169,6 +169,8 @@ pub enum Via {
     Push,
     /// We fetched the job from a queue.
     Pull,
+    /// An operator had a case in quarantine tried again.
+    Replay,
 }
 
 impl Via {
@@ -180,6 +182,7 @@ impl Via {
             Self::Demand => "demand",
             Self::Push => "push",
             Self::Pull => "pull",
+            Self::Replay => "replay",
         }
     }
 

@@ -56,6 +56,15 @@ impl Message {
         }
     }
 
+    /// The publication of `job` that has this key.
+    pub fn of_key(job: Job, key: &str) -> Option<Self> {
+        let copy = match key.strip_prefix(&job.id())? {
+            "" => 1,
+            number => number.strip_prefix('#')?.parse().ok()?,
+        };
+        Some(Self { job, copy }).filter(|message| message.key() == key)
+    }
+
     /// The body: a JSON object, the same for every copy, under 200 bytes.
     pub fn payload(&self) -> String {
         let payload = Payload {
@@ -109,6 +118,19 @@ mod tests {
         let id = "expire:rsv_01h455vb4pex5vsknk084sn02q:1796126400250";
         assert_eq!(message(1).key(), id);
         assert_eq!(message(2).key(), format!("{id}#2"));
+        for copy in [1, 2, 10] {
+            let message = message(copy);
+            assert_eq!(Message::of_key(message.job, &message.key()), Some(message));
+        }
+        for key in [
+            "",
+            "#2",
+            "expire:x",
+            &format!("{id}#1"),
+            &format!("{id}#+2"),
+        ] {
+            assert_eq!(Message::of_key(message(1).job, key), None, "{key}");
+        }
         assert_eq!(message(1).payload(), message(2).payload());
         assert_eq!(
             message(1).payload(),

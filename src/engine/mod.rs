@@ -9,6 +9,7 @@ mod cap;
 mod delivery;
 mod lane;
 mod parking;
+mod replay;
 mod run;
 mod runtime;
 mod suspects;
@@ -32,8 +33,9 @@ use lane::{Ask, DueAsk, Lane, LaneState};
 use ticket::{Caller, Ticket};
 
 pub use delivery::{Delivered, Deliveries};
+pub use replay::{Cases, Dismissed, ManyReplayed, ReplayMany, Replayed};
 pub use run::{Bounds, BoundsFault, RelayRun, SweepRun};
-pub use runtime::{Runtime, Task, TokioRuntime};
+pub use runtime::{Runtime, Task, TokioRuntime, to_its_end};
 
 /// How many commands wait in a lane before the next one is turned away.
 const INBOX_CAPACITY: usize = 4_096;

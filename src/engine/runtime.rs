@@ -5,6 +5,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+
+use super::EngineError;
+
 /// A future that can be handed around.
 pub type Task<T = ()> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -25,6 +29,19 @@ pub trait Runtime: Send + Sync + 'static {
         self.fill_random(&mut bytes);
         u64::from_le_bytes(bytes)
     }
+}
+
+/// Has something come to its end even if whoever waits for it hangs up.
+pub async fn to_its_end<T: Send + 'static>(
+    runtime: &dyn Runtime,
+    task: Task<Result<T, EngineError>>,
+) -> Result<T, EngineError> {
+    let (done, finished) = oneshot::channel();
+    runtime.spawn(Box::pin(async move {
+        // Nobody may be left to hear of it.
+        let _ = done.send(task.await);
+    }));
+    finished.await.map_err(|_| EngineError::ShuttingDown)?
 }
 
 /// The runtime of a real process: tokio's tasks and timers, the system's randomness.

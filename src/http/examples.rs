@@ -3,10 +3,14 @@
 use serde_json::{Value, json};
 
 use super::bodies::{EventBody, ReservationBody, StockBody};
+use super::operations::quarantine::CaseBody;
 use crate::domain::{
-    Event, Line, Particulars, Reservation, State, Stock, StockKey, Waits, default_merchant,
+    Event, Job, Line, Message, Particulars, Reservation, State, Stock, StockKey, Waits,
+    default_merchant,
 };
-use crate::store::RecordedEvent;
+use crate::store::{
+    ActionKind, QuarantineCase, RecordedAction, RecordedEvent, Resolution, Sighting,
+};
 
 /// What does not parse becomes null here, and then fails the test of the document.
 fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Option<T> {
@@ -97,6 +101,47 @@ pub(super) fn event() -> Value {
             },
         };
         serde_json::to_value(EventBody::new(&recorded)).ok()
+    };
+    made().unwrap_or_default()
+}
+
+/// A case in quarantine, as it stands in a list or as it is shown alone.
+pub(super) fn quarantine_case(whole: bool) -> Value {
+    let made = || -> Option<Value> {
+        let last_seen = parsed(json!("2026-12-01T10:20:31.004Z"))?;
+        let at = parsed(json!("2026-12-01T11:02:17.640Z"))?;
+        let job = Job {
+            reservation: parsed(json!("rsv_01jdz3x9k2e5qs8v4m7n6p0r1t"))?,
+            deadline: parsed(json!("2026-12-01T10:15:00.250Z"))?,
+        };
+        let actions = [RecordedAction {
+            kind: ActionKind::Replay,
+            by: "oncall".to_owned(),
+            at,
+            outcome: "expired".to_owned(),
+        }];
+        let case = QuarantineCase {
+            id: 7,
+            sighting: Sighting {
+                source: "rest".to_owned(),
+                key: job.id(),
+                payload: Message::first(job).payload().into_bytes(),
+                reason: format!("there is no reservation {}", job.reservation),
+            },
+            attempts: 2,
+            first_seen: parsed(json!("2026-12-01T10:15:00.391Z"))?,
+            last_seen,
+            resolution: whole.then(|| Resolution {
+                at,
+                text: "replayed: expired".to_owned(),
+            }),
+        };
+        let body = if whole {
+            CaseBody::whole(&case, &actions)
+        } else {
+            CaseBody::listed(&case)
+        };
+        serde_json::to_value(body).ok()
     };
     made().unwrap_or_default()
 }

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -27,6 +28,19 @@ const DELIVERIES: &str = "/v1/deliveries/";
 /// Who asks; in the extensions of every request that came through.
 #[derive(Clone)]
 pub(super) struct RequestedBy(pub Arc<Caller>);
+
+/// What the caller is called where it is written down who did something.
+pub(super) struct Actor(pub Arc<str>);
+
+impl<S: Sync> FromRequestParts<S> for Actor {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let caller = parts.extensions.get::<RequestedBy>();
+        let label = caller.map(|caller| Self(Arc::clone(&caller.0.label)));
+        label.ok_or_else(|| Problem::internal("nobody looked who asks"))
+    }
+}
 
 /// Lets a request through to its handler, or says why not.
 pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {

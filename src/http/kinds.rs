@@ -19,7 +19,7 @@ pub(super) struct Kind {
 }
 
 /// All kinds, in the order in which they are documented.
-pub(super) static ALL: [&Kind; 23] = [
+pub(super) static ALL: [&Kind; 24] = [
     &MALFORMED_REQUEST,
     &UNAUTHORIZED,
     &FORBIDDEN,
@@ -30,6 +30,7 @@ pub(super) static ALL: [&Kind; 23] = [
     &RESERVATION_EXPIRED,
     &STOCK_BELOW_HELD,
     &NO_QUEUE,
+    &STILL_HELD,
     &IDEMPOTENCY_KEY_IN_USE,
     &REQUEST_TIMEOUT,
     &EVENTS_DELETED,
@@ -85,8 +86,8 @@ pub(super) static NOT_FOUND: Kind = Kind {
     slug: "not-found",
     status: StatusCode::NOT_FOUND,
     title: "There is no such thing",
-    explanation: "Nothing is known by this name: no such path, no such reservation, or no such row \
-        of stock.",
+    explanation: "Nothing is known by this name: no such path, no such reservation, no such row of \
+        stock, or no such case in quarantine.",
     detail: "There is no reservation rsv_01jdz3x9k2e5qs8v4m7n6p0r1t.",
     extras: "{}",
 };
@@ -150,6 +151,17 @@ pub(super) static NO_QUEUE: Kind = Kind {
     explanation: "The built-in timer releases what is due, and nothing is published. Run the sweep \
         instead, or set `HOLDFAST_QUEUE_URL` to a queue.",
     detail: "There is no queue to publish to; set HOLDFAST_QUEUE_URL, or run the sweep.",
+    extras: "{}",
+};
+
+pub(super) static STILL_HELD: Kind = Kind {
+    slug: "still-held",
+    status: StatusCode::CONFLICT,
+    title: "The hold of the case still stands",
+    explanation: "A hold whose release was given up is tried by nobody, and its case is what keeps \
+        it in sight. Mend what stands in its way and replay the case; a hold that has ended can be \
+        dismissed.",
+    detail: "The hold of this case still stands; replay the case.",
     extras: "{}",
 };
 

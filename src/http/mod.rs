@@ -57,6 +57,7 @@ use crate::queue::QueueState;
 pub use connections::{Serving, serve_until};
 pub use cors::{Origin, OriginFault};
 pub use deliveries::Receiver;
+pub use operations::quarantine::{CaseBody, ReplayBody};
 pub use operations::runs::Runs;
 use problem::Problem;
 pub use tls::{Tls, TlsFault};
@@ -218,6 +219,11 @@ fn operations() -> OpenApiRouter<App> {
         .routes(routes!(deliveries::deliver))
         .routes(routes!(operations::runs::relay))
         .routes(routes!(operations::runs::sweep))
+        .routes(routes!(operations::quarantine::list))
+        .routes(routes!(operations::quarantine::replay_many))
+        .routes(routes!(operations::quarantine::get))
+        .routes(routes!(operations::quarantine::replay))
+        .routes(routes!(operations::quarantine::dismiss))
 }
 
 /// What may have a listener of its own.

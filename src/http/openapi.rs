@@ -6,7 +6,6 @@ use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{OpenApi, RefOr, Required, Schema};
 use utoipa::{OpenApi as _, ToSchema};
 
-use super::operations::runs::extra_time;
 use super::problem::FieldFault;
 use super::{doors, schemas};
 
@@ -107,7 +106,8 @@ struct ShortBody {
         title = "Holdfast",
         description = "Holds stock for a buyer for a fixed time, sells it if the payment comes in \
             that time, and otherwise gives it back: once, and on time.\n\nEvery POST that changes \
-            something takes an `Idempotency-Key`. Errors are problems as in RFC 9457. Every answer has an \
+            something takes an `Idempotency-Key`, but those of operations, which may be repeated as \
+            they are. Errors are problems as in RFC 9457. Every answer has an \
             `X-Request-Id`, which is the one that was sent, if one was. What names a parameter or \
             member that is not documented is refused.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
@@ -145,7 +145,8 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
             ..
         } = item
         {
-            if extra_time(path).is_none() {
+            // What the operator asks for may be asked for again by its nature.
+            if !path.starts_with("/v1/operations/") {
                 takes_idempotency_key(operation);
             }
             may_lack_its_body(operation);

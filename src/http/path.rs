@@ -22,6 +22,20 @@ impl FromRequestParts<App> for ReservationPath {
     }
 }
 
+/// The case in quarantine that the path names. What cannot be a number names nothing: 404.
+pub(super) struct CasePath(pub i64);
+
+impl FromRequestParts<App> for CasePath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let Path(text) = Path::<String>::from_request_parts(parts, app)
+            .await
+            .map_err(|_| Problem::no_case())?;
+        text.parse().map(Self).map_err(|_| Problem::no_case())
+    }
+}
+
 /// The SKU that the path names.
 pub(super) struct SkuPath(pub Sku);
 

@@ -82,6 +82,11 @@ impl Problem {
         Self::new(&kinds::NOT_FOUND, format!("There is no reservation {id}."))
     }
 
+    /// There is no such case in quarantine.
+    pub(super) fn no_case() -> Self {
+        Self::new(&kinds::NOT_FOUND, "There is no such case in quarantine.")
+    }
+
     /// There is nothing at the path.
     pub(super) fn no_such_path() -> Self {
         Self::new(&kinds::NOT_FOUND, "There is nothing at this path.")

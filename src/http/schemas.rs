@@ -11,6 +11,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::fields::MAX_METADATA;
 use crate::domain::{EventKind, MAX_ON_HAND, MAX_QUANTITY, State};
+use crate::engine::Replayed;
+use crate::store::{ActionKind, CaseState};
 
 /// No control characters.
 const PLAIN: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
@@ -60,6 +62,54 @@ schema!(
     text(255, "The payment provider's name for a payment.", "pi_1")
 );
 schema!(Reason, text(500, "Why somebody did something.", "damaged"));
+schema!(
+    CaseSource,
+    text(
+        128,
+        "Where a case was found: `relay` for what the relay has given up, `hold` for a hold whose \
+         release was given up, or the name of a queue.",
+        "rest"
+    )
+);
+schema!(
+    CaseKey,
+    text(
+        512,
+        "The name of what was found, where it was found.",
+        "expire:rsv_01jdz3x9k2e5qs8v4m7n6p0r1t:1796119200250"
+    )
+);
+schema!(
+    CaseId,
+    integer("The number of a case. Later cases have larger ones.")
+        .minimum(Some(1))
+        .examples([json!(7)])
+);
+schema!(
+    CaseStateWord,
+    string("Whether something is still to be done about a case.")
+        .enum_values(Some(CaseState::ALL.map(CaseState::as_str)))
+);
+schema!(
+    ActionWord,
+    string("What an operator did.").enum_values(Some(ActionKind::ALL.map(ActionKind::as_str)))
+);
+schema!(
+    PayloadEncoding,
+    string("How a payload is written.").enum_values(Some(["text", "base64"]))
+);
+schema!(
+    ReplayOutcome,
+    string(
+        "What came of a replay. These settle the case: `expired`, the hold is released; `rearmed`, \
+         the message waits to be published again; `paid`, `cancelled`, `already_expired`, the hold \
+         had ended so; `duplicate`, the job was done before; `stale`, the deadline has moved. \
+         `resolved`: the case was settled before. With the others it stays open: `not_due`, the \
+         deadline has not come; `unknown`, there is no such reservation; `invalid`, it is no job; \
+         `blocked`, a row refuses.",
+    )
+    .enum_values(Some(Replayed::WORDS))
+);
 schema!(
     ReservationId,
     string("The name of a reservation. Names sort by the instant of creation.")

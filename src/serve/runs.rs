@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::oneshot;
 
 use super::ServeError;
 use super::parts::{Parts, Plan};
 use crate::database::{self, Database};
-use crate::engine::{Bounds, EngineError, RelayRun, Runtime, SweepRun, Task, TokioRuntime};
+use crate::engine::{Bounds, EngineError, RelayRun, Runtime, SweepRun, TokioRuntime, to_its_end};
 use crate::http;
 use crate::settings::{QueueSettings, RunSettings};
 
@@ -71,24 +70,9 @@ async fn open(settings: &RunSettings) -> Result<(Database, Parts), ServeError> {
     Ok((database, parts))
 }
 
-/// The runs that a caller of the API can ask for.
+/// The runs that a caller of the API can ask for. A run that was dropped halfway would do no harm,
+/// but what it had in its hands would be published once more; so it comes to its end.
 pub(super) struct Runs(pub Parts);
-
-impl Runs {
-    /// Has a run come to its end even if whoever asked for it hangs up. A run that was dropped
-    /// halfway would do no harm, but what it had in its hands would be published once more.
-    async fn finish<T: Send + 'static>(
-        &self,
-        run: Task<Result<T, EngineError>>,
-    ) -> Result<T, EngineError> {
-        let (done, finished) = oneshot::channel();
-        self.0.runtime.spawn(Box::pin(async move {
-            // Nobody may be left to hear of it.
-            let _ = done.send(run.await);
-        }));
-        finished.await.map_err(|_| EngineError::ShuttingDown)?
-    }
-}
 
 #[async_trait]
 impl http::Runs for Runs {
@@ -96,12 +80,12 @@ impl http::Runs for Runs {
         let opened = self.0.queue.as_ref()?;
         let mut relay = self.0.relay(opened);
         let run = Box::pin(async move { relay.run_bounded(bounds).await });
-        Some(self.finish(run).await)
+        Some(to_its_end(self.0.runtime.as_ref(), run).await)
     }
 
     async fn sweep(&self, bounds: Bounds) -> Result<SweepRun, EngineError> {
         let expirer = self.0.expirer();
         let run = Box::pin(async move { expirer.run_bounded(bounds).await });
-        self.finish(run).await
+        to_its_end(self.0.runtime.as_ref(), run).await
     }
 }

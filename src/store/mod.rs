@@ -27,7 +27,9 @@ pub use self::outbox::{
     Postponed, Published,
 };
 pub use self::quarantine::{
-    HOLD, MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY, Quarantine, QuarantineCase, RELAY, Sighting,
+    ActionKind, CaseAction, CaseFilter, CaseState, HOLD, MAX_KEPT_PAYLOAD, MAX_QUARANTINE_KEY,
+    Quarantine, QuarantineCase, RELAY, RESOLVED, RecordedAction, Resolution, SHOWN_ACTIONS,
+    Sighting,
 };
 pub use self::retention::{Horizons, Retention, Step};
 

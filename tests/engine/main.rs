@@ -26,6 +26,7 @@ mod promises;
 mod pulls;
 mod races;
 mod relay;
+mod replays;
 mod retention;
 mod retries;
 mod scripted;

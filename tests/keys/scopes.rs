@@ -14,7 +14,7 @@ on_each_store!(
 );
 
 /// Which scopes are enough for each operation below `/v1`; the operator's always is.
-const TABLE: [(&str, &[&str]); 13] = [
+const TABLE: [(&str, &[&str]); 18] = [
     ("create_reservation", &["checkout"]),
     ("get_reservation", &["checkout"]),
     ("list_reservations", &["checkout"]),
@@ -28,6 +28,11 @@ const TABLE: [(&str, &[&str]); 13] = [
     ("list_events", &["checkout", "inventory"]),
     ("run_relay", &[]),
     ("run_sweep", &[]),
+    ("list_quarantine", &[]),
+    ("get_quarantine", &[]),
+    ("replay_quarantine", &[]),
+    ("replay_quarantines", &[]),
+    ("dismiss_quarantine", &[]),
 ];
 
 const UNKNOWN_HOLD: &str = "rsv_01jdz3x9k2e5qs8v4m7n6p0r1t";
@@ -81,7 +86,7 @@ async fn each_operation_takes_its_scope(house: House) {
             }
         }
     }
-    assert_eq!(seen, 9 + 5 + 13, "some operation was not asked for");
+    assert_eq!(seen, 9 + 5 + 18, "some operation was not asked for");
     // Without a key, with a wrong one, and with one that almost is.
     let nobody = server.client();
     for client in [&nobody, &nobody.holding("hf_wrong"), &nobody.holding("x")] {

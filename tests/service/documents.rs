@@ -6,6 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::on_each_store;
+use crate::quarantine::open_case;
 use crate::queue::settings;
 use crate::raw;
 use crate::shop::{Shop, id, released};
@@ -18,6 +19,8 @@ on_each_store!(
     the_figures_have_their_names,
     pages_load_nothing_from_elsewhere,
 );
+
+const QUARANTINE: &str = "/v1/operations/quarantine";
 
 #[test]
 fn the_program_prints_the_committed_document() {
@@ -52,10 +55,14 @@ async fn every_documented_answer_is_given(shop: &mut Shop) {
     client.get_stock("A").await.expect(200);
     client.get_stock("B").await.expect(404);
     client.list_events(0, 10).await.expect(200);
-    for list in ["stock", "reservations"] {
-        client.get(&[list], &[]).await.expect(200);
-        client.get(&[list], &[("cursor", "x")]).await.expect(400);
-        client.get(&[list], &[("limit", "0")]).await.expect(422);
+    for list in [
+        &["stock"][..],
+        &["reservations"],
+        &["operations", "quarantine"],
+    ] {
+        client.get(list, &[]).await.expect(200);
+        client.get(list, &[("cursor", "x")]).await.expect(400);
+        client.get(list, &[("limit", "0")]).await.expect(422);
     }
     client.get(&["events"], &[("limit", "0")]).await.expect(422);
     client
@@ -112,6 +119,9 @@ async fn every_documented_answer_is_given(shop: &mut Shop) {
         (Method::POST, format!("{held}/cancel")),
         (Method::POST, "/v1/operations/relay/run".to_owned()),
         (Method::POST, "/v1/operations/sweep/run".to_owned()),
+        (Method::POST, format!("{QUARANTINE}/replay")),
+        (Method::POST, format!("{QUARANTINE}/1/replay")),
+        (Method::POST, format!("{QUARANTINE}/1/dismiss")),
     ] {
         for (content_type, body, status) in [
             ("application/json", "{", 400),
@@ -126,6 +136,7 @@ async fn every_documented_answer_is_given(shop: &mut Shop) {
             client.send(request).await.expect(status);
         }
     }
+    cases_give_their_answers(shop, &client).await;
     the_log_says_where_it_begins(shop, &client).await;
     runs_give_their_answers(shop).await;
     let missing = missing();
@@ -133,6 +144,28 @@ async fn every_documented_answer_is_given(shop: &mut Shop) {
         missing.is_empty(),
         "documented, and never given: {missing:#?}"
     );
+}
+
+/// A case of a delivery, one of a hold that stands, and none.
+async fn cases_give_their_answers(shop: &Shop, client: &Client) {
+    let held = id(client.reserve_one("A", 1, 600).await);
+    open_case(shop, "rest", "m-1", "{}").await;
+    open_case(shop, "hold", &held, "{}").await;
+    let reason = json!({ "reason": "a test" });
+    for (case, replayed, dismissed) in [("1", 200, 200), ("2", 200, 409), ("3", 404, 404)] {
+        let path = ["operations", "quarantine", case];
+        let ask = async |action, body: &Value| {
+            let path = [&path[..], &[action]].concat();
+            client.ask(Method::POST, &path, body.clone()).await
+        };
+        client.get(&path, &[]).await.expect(replayed);
+        client.get(&path, &[("limit", "1")]).await.expect(422);
+        ask("replay", &json!({})).await.expect(replayed);
+        ask("dismiss", &reason).await.expect(dismissed);
+    }
+    let many = ["operations", "quarantine", "replay"];
+    client.ask(Method::POST, &many, json!({})).await.expect(200);
+    client.cancel(&held, json!({})).await.expect(200);
 }
 
 /// With the timer there is nothing to publish to; with a queue there is, even if it is away.

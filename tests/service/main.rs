@@ -23,6 +23,7 @@ mod interference;
 mod lists;
 mod oversell;
 mod payments;
+mod quarantine;
 mod queue;
 mod releases;
 mod replays;

@@ -54,7 +54,7 @@ fn relay(published: usize, skipped: usize, more: bool) -> Value {
 }
 
 /// Waits until none of these holds is alive. Nobody releases them.
-async fn due(client: &Client, ids: &[String]) {
+pub async fn due(client: &Client, ids: &[String]) {
     for id in ids {
         until(async || {
             let body = client.get_reservation(id).await.expect(200);
@@ -66,7 +66,7 @@ async fn due(client: &Client, ids: &[String]) {
 
 /// An embedded database is one process's: a run beside its server is refused, and then the server
 /// makes room for it.
-async fn make_room(shop: &mut Shop, command: &[&str], settings: &[(&str, &str)]) {
+pub async fn make_room(shop: &mut Shop, command: &[&str], settings: &[(&str, &str)]) {
     if shop.kind() == Kind::Sqlite {
         let refused = run(command, settings);
         assert_refused(&refused, 2, &["holdfast.db", "another process"]);

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use crate::engine::{Bounds, EngineError, RelayRun, SweepRun};
 use crate::http::documented::{CHANGED, documented};
 use crate::http::fields::Whole;
+use crate::http::operations::quarantine;
 use crate::http::problem::Problem;
 use crate::http::submission::{Input, Submission};
 use crate::http::{App, answer, kinds};
@@ -29,7 +30,8 @@ const LAST_STEP: Duration = Duration::from_secs(60);
 /// has; `None` if this path asks for no run.
 pub(in crate::http) fn extra_time(path: &str) -> Option<Duration> {
     let is_run = path.starts_with("/v1/operations/") && path.ends_with(RUN);
-    is_run.then(|| Duration::from_secs(Bounds::MOST_SECONDS.into()) + LAST_STEP)
+    (is_run || path == quarantine::REPLAY_MANY)
+        .then(|| Duration::from_secs(Bounds::MOST_SECONDS.into()) + LAST_STEP)
 }
 
 /// Who does the work.

@@ -5,6 +5,7 @@ mod answers;
 mod bad_addresses;
 mod bad_input;
 mod deliveries;
+mod quarantine;
 mod reads;
 mod runs;
 mod service;

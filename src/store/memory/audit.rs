@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::rows::Rows;
 use crate::domain::{EventKind, Reservation, ReservationId, State, StockKey, Timestamp};
 use crate::store::quarantine::parked_without_case;
-use crate::store::{Drift, HOLD, Horizons};
+use crate::store::{CaseState, Drift, HOLD, Horizons};
 
 /// A hold that is tried again more than this after its deadline could not be released.
 const PUT_OFF_MS: i64 = 60_000;
@@ -17,7 +17,9 @@ pub(super) fn audit(rows: &Rows, now: Timestamp) -> Vec<Drift> {
     audit_reservations(rows, now, &mut drifts);
     audit_ledger(rows, &mut drifts);
     let parked = rows.reservations.values().filter(|row| row.is_parked());
-    let cases = rows.quarantine.values().map(|case| &case.sighting);
+    let open = rows.quarantine.values();
+    let open = open.filter(|case| case.state() == CaseState::Open);
+    let cases = open.map(|case| &case.sighting);
     let cases = cases.filter(|sighting| sighting.source == HOLD);
     drifts.extend(parked_without_case(
         parked.map(|row| row.id),

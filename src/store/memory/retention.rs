@@ -48,15 +48,18 @@ fn is_old_message(rows: &Rows, message: Message, row: &OutboxRow, cutoff: Timest
 
 fn is_in_quarantine(rows: &Rows, is_meant: impl Fn(&str) -> bool) -> bool {
     let mut cases = rows.quarantine.values();
-    cases.any(|case| is_meant(&case.sighting.key))
+    cases.any(|case| case.resolution.is_none() && is_meant(&case.sighting.key))
 }
 
 fn is_old_reservation(rows: &Rows, row: &Reservation, cutoff: Timestamp) -> bool {
     let jobs = row.id.job_ids();
+    let name = row.id.to_string();
     row.state != State::Held
         && row.updated_at <= cutoff
         && rows.ledger.range(jobs.clone()).next().is_none()
-        && !is_in_quarantine(rows, |key| *jobs.start <= *key && *key < *jobs.end)
+        && !is_in_quarantine(rows, |key| {
+            key == name || *jobs.start <= *key && *key < *jobs.end
+        })
 }
 
 /// Moves a horizon if something was deleted, and never back.

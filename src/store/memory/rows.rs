@@ -8,7 +8,7 @@ use crate::domain::{
     AdmissionKey, ApiKey, ApiKeyId, JobId, LedgerEntry, Message, OutboxEntry, PaymentReference,
     Reservation, ReservationId, State, Stock, StockKey, Timestamp,
 };
-use crate::store::{Horizons, Key, QuarantineCase, RecordedAnswer, RecordedEvent};
+use crate::store::{Horizons, Key, QuarantineCase, RecordedAction, RecordedAnswer, RecordedEvent};
 
 /// A message on its way to a queue.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub(super) struct Rows {
     pub(super) api_keys: BTreeMap<ApiKeyId, ApiKey>,
     /// By number.
     pub(super) quarantine: BTreeMap<i64, QuarantineCase>,
+    /// By the number of the case, in order.
+    pub(super) actions: BTreeMap<i64, Vec<RecordedAction>>,
     /// How far back rows were deleted because of their age.
     pub(super) horizons: Horizons,
     /// Messages that are neither published nor parked, by when they are next tried.

@@ -55,7 +55,8 @@ pub(super) async fn insert(
     Ok(())
 }
 
-fn bind(sql: &'static str, entries: &[&OutboxEntry]) -> Statement<'static> {
+/// Binds entries to one of the inserts.
+pub(super) fn bind(sql: &'static str, entries: &[&OutboxEntry]) -> Statement<'static> {
     let rows = || entries.iter();
     sqlx::query(sql)
         .bind(array(rows(), |entry| entry.job.reservation.as_uuid()))

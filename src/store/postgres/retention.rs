@@ -125,17 +125,22 @@ impl Turn {
             .bind(Instant(self.cutoff));
         let locked = reservation_ids(&self.fetch(query).await?)?;
         let jobs = array(&locked, |id: &ReservationId| id.job_ids());
-        let (Some(first), Some(last)) = (jobs.first(), jobs.last()) else {
+        let (Some(first), Some(last)) = (jobs.first(), locked.last()) else {
             return Ok(Vec::new());
         };
-        let open = self.in_quarantine(&first.start, &last.end).await?;
+        // A case of a hold has the name of the reservation, and the others those of jobs.
+        let open = self
+            .in_quarantine(&first.start, &format!("{last}~"))
+            .await?;
         let query = sqlx::query(WITH_JOBS)
             .bind(array(&locked, |id| id.as_uuid()))
             .bind(array(&jobs, |jobs| jobs.start.as_str()))
             .bind(array(&jobs, |jobs| jobs.end.as_str()));
         let with_jobs = reservation_ids(&self.fetch(query).await?)?;
         let is_known = |id: &ReservationId| {
-            with_jobs.contains(id) || open.range(id.job_ids()).next().is_some()
+            with_jobs.contains(id)
+                || open.contains(&id.to_string())
+                || open.range(id.job_ids()).next().is_some()
         };
         let unknown = locked.into_iter().filter(|id| !is_known(id));
         Ok(unknown.map(ReservationId::as_uuid).collect())

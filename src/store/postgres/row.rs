@@ -13,7 +13,8 @@ use crate::domain::{
     ReservationId, Sku, State, Stock, StockKey, Text, Timestamp, Waits,
 };
 use crate::store::{
-    Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
+    ActionKind, Answer, CorruptRow, Key, QuarantineCase, RecordedAction, RecordedAnswer,
+    RecordedEvent, Resolution, Sighting,
 };
 
 /// The columns that [`reservation`] reads. JSON comes as text: it is text on the wire anyway.
@@ -287,6 +288,30 @@ pub(super) fn quarantine_case(row: &PgRow) -> Result<QuarantineCase, CorruptRow>
         attempts: fields.get("attempts")?,
         first_seen: fields.instant("first_seen")?,
         last_seen: fields.instant("last_seen")?,
+        resolution: match fields.get::<Option<Instant>>("resolved_at")? {
+            Some(Instant(at)) => Some(Resolution {
+                at,
+                text: fields.get("resolution")?,
+            }),
+            None => None,
+        },
+    })
+}
+
+/// A row of `quarantine_actions`.
+pub(super) fn recorded_action(row: &PgRow) -> Result<RecordedAction, CorruptRow> {
+    let table = "quarantine_actions";
+    let name = || {
+        row.try_get("id")
+            .map_or("?".into(), |id: i64| id.to_string())
+    };
+    let fields = Fields { row, table, name };
+    let kind = ActionKind::from_word(fields.get("action")?);
+    Ok(RecordedAction {
+        kind: kind.ok_or_else(|| fields.corrupt("action", "is not a known action"))?,
+        by: fields.get("actor")?,
+        at: fields.instant("at")?,
+        outcome: fields.get("outcome")?,
     })
 }
 

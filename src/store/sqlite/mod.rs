@@ -276,6 +276,7 @@ mod tests {
     use sqlx::Row;
 
     use super::*;
+    use crate::store::{CaseFilter, CaseState};
 
     /// A store in a file of the temporary directory.
     async fn open(name: &str) -> (Sqlite, PathBuf) {
@@ -317,13 +318,55 @@ mod tests {
         std::fs::remove_file(file).unwrap();
     }
 
+    /// A page of cases costs what is on it, in the order of their numbers: open ones are found beside
+    /// any number that are settled, and those of a key among all.
+    #[tokio::test]
+    async fn cases_are_walked_by_an_index() {
+        let (store, file) = open("case-plans").await;
+        let (open, resolved) = (Some(CaseState::Open), Some(CaseState::Resolved));
+        let text = |text: &str| Some(text.to_owned());
+        for (state, source, key, index) in [
+            (None, None, None, "INTEGER PRIMARY KEY (rowid>?)"),
+            (
+                resolved,
+                text("rest"),
+                None,
+                "INTEGER PRIMARY KEY (rowid>?)",
+            ),
+            (open, None, None, "INDEX quarantine_open (id>?)"),
+            (open, text("rest"), None, "INDEX quarantine_open (id>?)"),
+            (
+                None,
+                None,
+                text("a"),
+                "INDEX quarantine_key (key=? AND id>?)",
+            ),
+        ] {
+            let filter = CaseFilter { source, key, state };
+            let list = quarantine::list(&filter, 0, 1);
+            let explain =
+                sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", list.sql().as_str()));
+            let steps = sqlx::query(explain).fetch_all(&store.writer).await.unwrap();
+            let steps: Vec<&str> = steps.iter().map(|step| step.get("detail")).collect();
+            assert_eq!(
+                steps,
+                [format!("SEARCH quarantine USING {index}")],
+                "{filter:?}"
+            );
+        }
+        store.close().await;
+        std::fs::remove_file(file).unwrap();
+    }
+
     /// Whatever else a table holds, a statement looks only at the rows it is handed.
     #[tokio::test]
     async fn no_statement_of_a_batch_scans_a_table() {
         let (store, file) = open("plans").await;
         let writes = statement::ALL.map(|statement| (statement.name, statement.sql));
+        let parked = quarantine::TAKE_PARKED;
+        let cases = [(parked.name, parked.sql), ("actions", quarantine::ACTIONS)];
         let looks = statement::LOOKS.into_iter().chain(retention::LOOKS);
-        for (name, sql) in writes.into_iter().chain(looks) {
+        for (name, sql) in writes.into_iter().chain(looks).chain(cases) {
             let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
             let steps = sqlx::query(explain).fetch_all(&store.writer).await.unwrap();
             for step in steps {

@@ -264,11 +264,14 @@ impl Batch {
         let (Some(first), Some(last)) = (old.first(), old.last()) else {
             return Ok(Vec::new());
         };
-        let (first, behind) = (first.job_ids().start, last.job_ids().end);
+        // A case of a hold has the name of the reservation, and the others those of jobs.
+        let (first, behind) = (first.job_ids().start, format!("{last}~"));
         let open = self.in_quarantine(&first, &behind).await?;
         let with_jobs = self.with_jobs(old).await?;
         let is_known = |id: &ReservationId| {
-            with_jobs.contains(id) || open.range(id.job_ids()).next().is_some()
+            with_jobs.contains(id)
+                || open.contains(&id.to_string())
+                || open.range(id.job_ids()).next().is_some()
         };
         Ok(old.iter().filter(|id| !is_known(id)).copied().collect())
     }

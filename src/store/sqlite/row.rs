@@ -13,7 +13,8 @@ use crate::domain::{
     ReservationId, State, Stock, StockKey, Text, Timestamp, Waits,
 };
 use crate::store::{
-    Answer, CorruptRow, Key, QuarantineCase, RecordedAnswer, RecordedEvent, Sighting,
+    ActionKind, Answer, CorruptRow, Key, QuarantineCase, RecordedAction, RecordedAnswer,
+    RecordedEvent, Resolution, Sighting,
 };
 
 /// The columns that [`reservation`] reads.
@@ -338,6 +339,29 @@ pub(super) fn quarantine_case(row: &SqliteRow) -> Result<QuarantineCase, Corrupt
         attempts: columns.value("attempts")?,
         first_seen: columns.instant("first_seen")?,
         last_seen: columns.instant("last_seen")?,
+        resolution: match columns.optional_instant("resolved_at")? {
+            Some(at) => Some(Resolution {
+                at,
+                text: columns.value("resolution")?,
+            }),
+            None => None,
+        },
+    })
+}
+
+/// A row of what operators did.
+pub(super) fn recorded_action(row: &SqliteRow) -> Result<RecordedAction, CorruptRow> {
+    let id: i64 = row.try_get("id").unwrap_or_default();
+    let columns = Columns {
+        row,
+        table: "quarantine_actions",
+        key: id.to_string(),
+    };
+    Ok(RecordedAction {
+        kind: columns.word("action", ActionKind::from_word)?,
+        by: columns.value("actor")?,
+        at: columns.instant("at")?,
+        outcome: columns.value("outcome")?,
     })
 }
 
