@@ -274,11 +274,12 @@ async fn p7_a_hold_that_was_given_up_is_released_by_its_replay_and_by_nothing_el
         let other = it.shop.hold("A", 1, 60).await;
         it.clock.advance(60_000);
         let id = park(store, &other).await;
-        it.shop.hold("A", 2, 60).await;
-        assert_eq!(it.shop.state(other.id).await, State::Expired, "by demand");
+        assert!(it.shop.engine.resume(other.id).await.unwrap());
+        assert_eq!(it.shop.release_all().await, 1);
+        assert_eq!(it.shop.state(other.id).await, State::Expired);
         let dismissed = cases(&it).dismiss(id, &reason, "ann").await.unwrap();
         assert_eq!(dismissed, Dismissed::Done);
-        assert_eq!(paths(store).await, ["replay", "demand"]);
+        assert_eq!(paths(store).await, ["replay", "timer"]);
         assert_sound(store).await;
     }
 }

@@ -75,7 +75,15 @@ impl House {
 
     /// Makes a key with these scopes.
     pub fn make_key(&self, name: &str, scopes: &[&str]) -> Key {
+        self.make_key_of("default", name, scopes)
+    }
+
+    /// Makes a key of this merchant.
+    pub fn make_key_of(&self, merchant: &str, name: &str, scopes: &[&str]) -> Key {
         let mut arguments = vec!["keys", "create", "--name", name];
+        if merchant != "default" {
+            arguments.extend(["--merchant", merchant]);
+        }
         for scope in scopes {
             arguments.extend(["--scope", scope]);
         }

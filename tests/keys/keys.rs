@@ -7,6 +7,7 @@ use crate::world::server::{ServerProcess, run};
 on_each_store!(
     a_key_is_known_and_revoked_within_a_second,
     an_idempotency_key_belongs_to_its_caller,
+    a_reservation_is_of_the_merchant_of_its_key,
     the_bootstrap_key_is_an_operator_and_stored_nowhere,
     keys_that_do_not_exist_are_not_revoked,
 );
@@ -64,8 +65,34 @@ async fn a_key_is_known_and_revoked_within_a_second(house: House) {
     let listed = String::from_utf8(house.run(&["keys", "list"]).stdout).unwrap();
     let lines: Vec<_> = listed.lines().collect();
     assert_eq!(lines.len(), 2, "{listed}");
-    assert!(lines[0].contains("first\toperator") && lines[0].contains("revoked 2"));
-    assert!(lines[1].contains("second\tcheckout"), "{listed}");
+    assert!(lines[0].contains("first\tdefault\toperator") && lines[0].contains("revoked 2"));
+    assert!(lines[1].contains("second\tdefault\tcheckout"), "{listed}");
+}
+
+async fn a_reservation_is_of_the_merchant_of_its_key(house: House) {
+    let operator = house.make_key("operator", &["operator"]);
+    let acme = house.make_key_of("acme", "shop", &["checkout"]);
+    let server = house.start(&[]);
+    let operator = server.client().holding(&operator.secret);
+    operator.put_stock("A", 5).await.expect(200);
+    let acme = server.client().holding(&acme.secret);
+    for (client, merchant) in [(&acme, "acme"), (&operator, "default")] {
+        let held = client.reserve_one("A", 1, 60).await.expect(201);
+        assert_eq!(held["merchant"], merchant);
+    }
+    let bad = house.run(&[
+        "keys",
+        "create",
+        "--name",
+        "x",
+        "--merchant",
+        " ",
+        "--scope",
+        "checkout",
+    ]);
+    assert_eq!(bad.status.code(), Some(2));
+    let said = String::from_utf8(bad.stderr).unwrap();
+    assert!(said.contains("give another --merchant"), "{said}");
 }
 
 async fn an_idempotency_key_belongs_to_its_caller(house: House) {

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::instant::Instant;
-use super::quarantine;
 use super::transaction::PostgresTransaction;
-use super::{array, uuids};
+use super::{array, quarantine, uuids};
 use crate::domain::{Deferral, ReservationId, Timestamp};
 use crate::store::{Sighting, StoreError};
 

@@ -7,9 +7,8 @@ use serde_json::json;
 use sqlx::{Row, SqliteConnection};
 
 use super::error::store_error;
-use super::quarantine;
 use super::statement::Statement;
-use super::write::json_array;
+use super::{quarantine, write};
 use crate::domain::{AdmissionKey, Deferral, ReservationId, Timestamp};
 use crate::store::{Sighting, StoreError};
 
@@ -24,7 +23,7 @@ pub(super) async fn lock_admission(
     keys: &BTreeSet<AdmissionKey>,
 ) -> Result<BTreeMap<AdmissionKey, i64>, StoreError> {
     let rows = sqlx::query(LOCK_ADMISSION)
-        .bind(json_array(keys.iter().map(AdmissionKey::as_str))?)
+        .bind(write::json_array(keys.iter().map(AdmissionKey::as_str))?)
         .fetch_all(connection)
         .await
         .map_err(store_error)?;
@@ -125,7 +124,7 @@ pub(super) async fn park(
     sightings: &BTreeMap<ReservationId, Sighting>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let ids = json_array(sightings.keys().map(|id| id.as_uuid().to_string()))?;
+    let ids = write::json_array(sightings.keys().map(|id| id.as_uuid().to_string()))?;
     sqlx::query(PARK)
         .bind(&ids)
         .bind(now.as_millis())
@@ -177,14 +176,16 @@ pub(super) async fn unpark(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let unparked: Vec<String> = sqlx::query_scalar(UNPARK)
-        .bind(json_array(ids.iter().map(|id| id.as_uuid().to_string()))?)
+        .bind(write::json_array(
+            ids.iter().map(|id| id.as_uuid().to_string()),
+        )?)
         .bind(now.as_millis())
         .bind(Timestamp::MAX.as_millis())
         .fetch_all(&mut *connection)
         .await
         .map_err(store_error)?;
     sqlx::query(OPEN_UNPARKED_LINES)
-        .bind(json_array(unparked)?)
+        .bind(write::json_array(unparked)?)
         .execute(connection)
         .await
         .map_err(store_error)?;
