@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["access", "domain", "engine", "metrics", "queue", "store"],
     ),
     ("database", &["settings", "store"]),
+    ("audit", &["database", "engine", "settings", "store"]),
     (
         "keys",
         &[
@@ -45,8 +46,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "main",
         &[
-            "database", "domain", "engine", "http", "keys", "lab", "metrics", "queue", "serve",
-            "settings", "store", "worker",
+            "audit", "database", "domain", "engine", "http", "keys", "lab", "metrics", "queue",
+            "serve", "settings", "store", "worker",
         ],
     ),
 ];

@@ -9,6 +9,7 @@ mod command;
 mod decide;
 mod id;
 mod message;
+mod repair;
 mod reservation;
 mod snapshot;
 mod stock;
@@ -27,6 +28,7 @@ pub use command::{
 pub use decide::{QueueRule, Rules, decide, insufficient};
 pub use id::{Job, JobId, ReservationId};
 pub use message::{Message, PayloadFault};
+pub use repair::{LineRepair, OpenLine, Recount, Unmendable, mend_lines, mend_stock, open_lines};
 pub use reservation::{Line, MAX_LINES, MAX_QUANTITY, Metadata, Reservation, State};
 pub use snapshot::Snapshot;
 pub use stock::{MAX_ON_HAND, Stock, StockKey};

@@ -8,6 +8,7 @@ mod batch;
 mod cap;
 mod delivery;
 mod lane;
+mod repair;
 mod run;
 mod runtime;
 mod suspects;
@@ -29,6 +30,7 @@ use lane::{Ask, DueAsk, Lane, LaneState};
 use ticket::{Caller, Ticket};
 
 pub use delivery::{Delivered, Deliveries};
+pub use repair::{Finding, RepairRun, Repairer};
 pub use run::{Bounds, BoundsFault, RelayRun, SweepRun};
 pub use runtime::{Runtime, Task, TokioRuntime};
 

@@ -6,11 +6,11 @@ use sqlx::postgres::{PgConnection, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
 use super::retention::statements as retention;
-use super::{Postgres, audit, lines, lock, outbox, quarantine, read, transitions, write};
+use super::{Postgres, audit, lines, lock, outbox, quarantine, read, suspects, transitions, write};
 use crate::domain::QueueRule;
 use crate::store::{Clock, Outbox, Parked, Postponed, Published, Quarantine};
 
-const STATEMENTS: [(&str, &str); 48] = [
+const STATEMENTS: [(&str, &str); 49] = [
     ("lock::LOCK_KEYS", lock::LOCK_KEYS),
     ("lock::READ_KEYS", lock::READ_KEYS),
     ("lock::LOCK_RESERVATIONS", lock::LOCK_RESERVATIONS),
@@ -26,6 +26,7 @@ const STATEMENTS: [(&str, &str); 48] = [
     ("lock::REFUSED_PAYMENTS", lock::REFUSED_PAYMENTS),
     ("lines::CLOSE_LINES", lines::CLOSE_LINES),
     ("lines::MOVE_LINES", lines::MOVE_LINES),
+    ("lines::FIND_LINES", lines::FIND_LINES),
     ("transitions::RELEASE", transitions::RELEASE),
     (
         "transitions::MOVE_RESERVATIONS",
@@ -168,6 +169,9 @@ async fn every_statement_finds_its_rows_by_an_index() {
         use_the_outbox(&store, &mut session).await;
         for check in audit::CHECKS {
             plan(&mut session, check.promise, check.sql).await;
+        }
+        for (name, sql) in suspects::LOOKS {
+            plan(&mut session, name, sql).await;
         }
     })
     .await;
