@@ -69,17 +69,15 @@ pub async fn what_is_sound_stays_as_it_is(world: World) {
 }
 
 pub async fn held_is_counted_anew(world: World) {
-    for (drift, wrong) in [(-1, 2), (-3, 0), (4, 7)] {
-        hold(&world).await;
-        let all = 3 + world.shelf(&key("tea")).await.unwrap().1 - 3;
-        tamper(&world, "tea", drift).await;
-        let wrong = all + wrong - 3;
+    hold(&world).await;
+    for wrong in [2, 0, 7] {
+        tamper(&world, "tea", wrong - 3).await;
         let said = json!({
             "sku": "tea",
             "location": "default",
             "wrong": "held-differs",
             "before": { "on_hand": 10, "held": wrong },
-            "after": { "on_hand": 10, "held": all },
+            "after": { "on_hand": 10, "held": 3 },
         });
         let finding = Finding {
             row: "stock tea at default".to_owned(),
@@ -92,7 +90,7 @@ pub async fn held_is_counted_anew(world: World) {
         assert_eq!(world.shelf(&key("tea")).await, Some((10, wrong, 0)));
         let (run, found) = repair(&world, true).await;
         assert_eq!((run, found), (done(true, 1, 0), vec![finding]));
-        assert_eq!(world.shelf(&key("tea")).await, Some((10, all, 0)));
+        assert_eq!(world.shelf(&key("tea")).await, Some((10, 3, 0)));
         assert!(world.drifts().await.is_empty());
         assert_eq!(repair(&world, true).await, (done(true, 0, 0), vec![]));
     }
