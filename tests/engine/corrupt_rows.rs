@@ -120,6 +120,20 @@ async fn let_it_be_tried_again(home: &Home, shop: &Shop) {
     let_expire(home, shop, HOLD_MS).await;
 }
 
+/// All holds but one, made at the same time.
+async fn fill_shelves(shop: &Shop) {
+    let holds: Vec<_> = (1..SHELVES * HOLDS)
+        .map(|number| {
+            let shop = shop.clone();
+            let shelf = format!("SHELF-{}", number % SHELVES);
+            tokio::spawn(async move { shop.hold(&shelf, 1, HOLD_MS / 1_000).await })
+        })
+        .collect();
+    for hold in holds {
+        hold.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn p7_a_spoiled_row_keeps_its_own_hold_and_none_of_499_neighbours() {
     for spoiled in Spoiled::ALL {
@@ -135,10 +149,7 @@ async fn p7_a_spoiled_row_keeps_its_own_hold_and_none_of_499_neighbours() {
                 Outcome::Reservation { reservation, .. } => *reservation,
                 other => panic!("{other:?}"),
             };
-            for number in 1..SHELVES * HOLDS {
-                let shelf = format!("SHELF-{}", number % SHELVES);
-                shop.hold(&shelf, 1, HOLD_MS / 1_000).await;
-            }
+            fill_shelves(&shop).await;
             spoiled.spoil(&home, bad.id).await;
 
             home.clock.advance(HOLD_MS);

@@ -25,6 +25,7 @@ mod oversell;
 mod payments;
 mod queue;
 mod releases;
+mod repairs;
 mod replays;
 mod runs;
 
