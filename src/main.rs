@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::audit;
+use holdfast::auditing;
 use holdfast::database::{self, Database};
 use holdfast::domain::{Location, Rules, Timestamp};
 use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
@@ -59,7 +59,7 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
             database::migrate(&settings.url).await?;
             Ok(Ending::Well)
         }
-        Task::Audit(settings) => Ok(if audit::perform(&settings).await? {
+        Task::Audit(settings) => Ok(if auditing::perform(&settings).await? {
             Ending::Well
         } else {
             Ending::Found
@@ -203,7 +203,7 @@ async fn replay_into(
     let (totals, drift) = replay.run(rows, progress).await?;
     engine.shut_down().await;
     for row in &drift {
-        eprintln!("{}", audit::describe(row));
+        eprintln!("{}", auditing::describe(row));
     }
     print_json(&totals)?;
     Ok(if totals.is_clean() {

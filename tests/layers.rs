@@ -28,7 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["access", "domain", "engine", "metrics", "queue", "store"],
     ),
     ("database", &["settings", "store"]),
-    ("audit", &["database", "engine", "settings", "store"]),
+    ("auditing", &["database", "engine", "settings", "store"]),
     (
         "keys",
         &[
@@ -46,7 +46,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "main",
         &[
-            "audit", "database", "domain", "engine", "http", "keys", "lab", "metrics", "queue",
+            "auditing", "database", "domain", "engine", "http", "keys", "lab", "metrics", "queue",
             "serve", "settings", "store", "worker",
         ],
     ),

@@ -123,17 +123,14 @@ impl Home {
     /// Reads one integer behind the program's back.
     pub async fn count(&self, query: &str) -> i64 {
         let query = sqlx::AssertSqlSafe(query.to_owned());
-        match &self.database {
-            Some(database) => {
-                let mut hand = database.connect().await;
-                sqlx::query_scalar(query).fetch_one(&mut hand).await
-            }
-            None => {
-                let mut hand = self.sqlite().await;
-                sqlx::query_scalar(query).fetch_one(&mut hand).await
-            }
-        }
-        .unwrap()
+        let counted = if let Some(database) = &self.database {
+            let mut hand = database.connect().await;
+            sqlx::query_scalar(query).fetch_one(&mut hand).await
+        } else {
+            let mut hand = self.sqlite().await;
+            sqlx::query_scalar(query).fetch_one(&mut hand).await
+        };
+        counted.unwrap()
     }
 
     async fn sqlite(&self) -> SqliteConnection {
