@@ -10,6 +10,7 @@
 mod world;
 
 mod books;
+mod pooler;
 mod raw;
 mod shop;
 
@@ -23,6 +24,7 @@ mod interference;
 mod lists;
 mod oversell;
 mod payments;
+mod pooling;
 mod queue;
 mod releases;
 mod repairs;
