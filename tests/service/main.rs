@@ -21,6 +21,7 @@ mod deadlines;
 mod documents;
 mod idempotency;
 mod interference;
+mod kills;
 mod lists;
 mod oversell;
 mod payments;

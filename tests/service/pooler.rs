@@ -1,5 +1,5 @@
-//! A pooler in front of PostgreSQL that hands out connections by the transaction, as PgBouncer does
-//! in transaction mode from 1.21 on: each transaction of a client is on another connection than
+//! A pooler in front of PostgreSQL that hands out connections by the transaction, as poolers do
+//! in transaction mode: each transaction of a client is on another connection than
 //! its last one, wherever there is another, and statements that the client prepared are prepared
 //! where it comes to be. Whoever expects anything else of a connection to be there is disappointed.
 //!
