@@ -20,6 +20,7 @@ mod faults;
 mod faulty;
 mod histories;
 mod horizon;
+mod lanes;
 mod leases;
 mod locks;
 mod long_holds;
