@@ -2,6 +2,7 @@
 //! and otherwise gives it back: once, and on time.
 
 pub mod access;
+pub mod auditing;
 pub mod database;
 pub mod domain;
 pub mod engine;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast::auditing;
 use holdfast::database::{self, Database};
 use holdfast::domain::{Location, RetryBudget, Rules, Timestamp};
 use holdfast::engine::{self, Engine, Runtime, TokioRuntime};
@@ -19,10 +20,10 @@ use holdfast::metrics::Metrics;
 use holdfast::quarantine;
 use holdfast::serve;
 use holdfast::settings::{
-    DatabaseSettings, DatabaseUrl, EmulatorSettings, FaultSettings, Invocation, Lab, LogFormat,
-    LogSettings, QueueSettings, QueueTask, ReplaySettings, Task,
+    DatabaseUrl, EmulatorSettings, FaultSettings, Invocation, Lab, LogFormat, LogSettings,
+    QueueSettings, QueueTask, ReplaySettings, Task,
 };
-use holdfast::store::{Clock, Drift, Horizons, ManualClock};
+use holdfast::store::{Clock, ManualClock};
 use holdfast::worker::Expirer;
 
 #[global_allocator]
@@ -59,7 +60,11 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
             database::migrate(&settings.url).await?;
             Ok(Ending::Well)
         }
-        Task::Audit(settings) => audit(&settings).await,
+        Task::Audit(settings) => Ok(if auditing::perform(&settings).await? {
+            Ending::Well
+        } else {
+            Ending::Found
+        }),
         Task::Queue(QueueTask::Check(settings)) => check_queue(&settings).await,
         Task::Lab(Lab::Replay(settings)) => replay(settings).await,
         Task::Lab(Lab::Emulator(settings)) => emulate(settings).await,
@@ -88,24 +93,6 @@ async fn perform(task: Task) -> Result<Ending, Box<dyn Error>> {
             Ok(Ending::Well)
         }
     }
-}
-
-/// Prints each row that is not as promised, and says how many there are.
-async fn audit(settings: &DatabaseSettings) -> Result<Ending, Box<dyn Error>> {
-    let Database { store, .. } = database::open_existing(&settings.url, Clock::Database).await?;
-    let drift = store.audit().await?;
-    for row in &drift {
-        println!("{}", describe(row));
-    }
-    for line in describe_horizons(&store.retention().horizons().await?) {
-        eprintln!("{line}");
-    }
-    if drift.is_empty() {
-        eprintln!("every row of {} is as promised", settings.url);
-        return Ok(Ending::Well);
-    }
-    eprintln!("{} rows are not as promised", drift.len());
-    Ok(Ending::Found)
 }
 
 /// Prints what the queue says of itself, and in one line what of it does not fit.
@@ -223,7 +210,7 @@ async fn replay_into(
     let (totals, drift) = replay.run(rows, progress).await?;
     engine.shut_down().await;
     for row in &drift {
-        eprintln!("{}", describe(row));
+        eprintln!("{}", auditing::describe(row));
     }
     print_json(&totals)?;
     Ok(if totals.is_clean() {
@@ -237,29 +224,6 @@ async fn replay_into(
 fn print_json(result: &impl serde::Serialize) -> Result<(), serde_json::Error> {
     println!("{}", serde_json::to_string(result)?);
     Ok(())
-}
-
-fn describe(row: &Drift) -> String {
-    format!("{}: {}: {}", row.promise, row.row, row.detail)
-}
-
-/// How far back there was nothing to compare with.
-fn describe_horizons(horizons: &Horizons) -> Vec<String> {
-    let tables = [
-        ("ledger", horizons.ledger),
-        ("reservations", horizons.reservations),
-        ("events", horizons.events),
-    ];
-    let deleted = tables
-        .into_iter()
-        .filter_map(|(table, horizon)| Some((table, horizon?)));
-    deleted
-        .map(|(table, horizon)| {
-            format!(
-                "rows of {table} up to {horizon} were deleted for their age, and are not missed"
-            )
-        })
-        .collect()
 }
 
 /// A directory that is gone when the task is done.

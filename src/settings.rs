@@ -64,7 +64,7 @@ pub enum Task {
     /// Print the OpenAPI document of the API.
     Openapi,
     /// Recompute from the rows what they promise, and report every row that breaks it.
-    Audit(DatabaseSettings),
+    Audit(AuditSettings),
     /// Make API keys, list them and take them away.
     #[command(subcommand)]
     Keys(KeysTask),
@@ -164,6 +164,20 @@ pub struct DatabaseSettings {
         value_parser = DatabaseUrlParser
     )]
     pub url: DatabaseUrl,
+}
+
+/// What an audit needs to know.
+#[derive(Clone, Debug, Args)]
+pub struct AuditSettings {
+    /// Say how counters would be put right from the held reservations, as JSON, a line for each.
+    #[arg(long)]
+    pub repair: bool,
+    /// Put them right; safe while the service runs.
+    #[arg(long, requires = "repair")]
+    pub apply: bool,
+    /// Where the rows live.
+    #[command(flatten)]
+    pub database: DatabaseSettings,
 }
 
 /// What `serve` needs to know.

@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["access", "domain", "engine", "metrics", "queue", "store"],
     ),
     ("database", &["settings", "store"]),
+    ("auditing", &["database", "engine", "settings", "store"]),
     (
         "keys",
         &[
@@ -51,6 +52,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "main",
         &[
+            "auditing",
             "database",
             "domain",
             "engine",
@@ -213,6 +215,88 @@ fn sql_is_written_in_the_store_only() {
         }
     }
     assert_none(&broken);
+}
+
+const MIGRATING: &str = "\"SET statement_timeout = 0; SET lock_timeout = 0\"";
+
+/// A lock, a setting or a table that stays with the connection holds up a process that never comes
+/// back for it, and is not there on the next connection.
+#[test]
+fn nothing_is_left_with_a_connection() {
+    let mut broken = Vec::new();
+    let mut look = |path: &str, line: usize, sql: &str| {
+        for word in left_with_a_connection(sql) {
+            broken.push(format!(
+                "{path}:{line}: `{word}` outlives its transaction; use what ends with it"
+            ));
+        }
+    };
+    for source in sources() {
+        if source.path.starts_with("src/store/postgres") {
+            let kept = source.literals.iter();
+            // Said on a connection that is closed when the migration is done.
+            for (line, literal) in kept.filter(|(_, it)| *it != MIGRATING) {
+                look(&source.path, *line, literal);
+            }
+        }
+    }
+    for path in paths("migrations/postgres") {
+        for (line, text) in numbered(&fs::read_to_string(root().join(&path)).unwrap()) {
+            look(&path, line, text);
+        }
+    }
+    assert_none(&broken);
+}
+
+/// What of these statements stays with the connection that runs them.
+fn left_with_a_connection(sql: &str) -> Vec<String> {
+    let mut left = Vec::new();
+    let lower = sql.to_lowercase();
+    for word in [
+        "pg_advisory_lock",
+        "pg_try_advisory_lock",
+        "pg_advisory_unlock",
+        "listen",
+        "notify",
+        "temp",
+        "temporary",
+        "with hold",
+        "', false)",
+    ] {
+        let is_setting = word == "', false)";
+        if has_word(&lower, word) && (!is_setting || lower.contains("set_config")) {
+            left.push(word.to_owned());
+        }
+    }
+    for statement in sql.trim_matches(['"', 'r', '#']).split(';') {
+        let statement = statement.trim();
+        let words = statement.to_lowercase();
+        if words.starts_with("set ") && !words.starts_with("set local ") && words.contains('=') {
+            left.push(statement.to_owned());
+        }
+    }
+    left
+}
+
+#[test]
+fn what_is_left_with_a_connection_is_recognised() {
+    for sql in [
+        "select pg_advisory_lock(1)",
+        "BEGIN; SET lock_timeout = 0",
+        "LISTEN events",
+        "create temp table t ()",
+        "select set_config('lock_timeout', '5s', false)",
+    ] {
+        assert_eq!(left_with_a_connection(sql).len(), 1, "{sql}");
+    }
+    for sql in [
+        "select pg_try_advisory_xact_lock(1)",
+        "BEGIN; SET LOCAL lock_timeout = 0",
+        "select set_config('lock_timeout', '5s', true), coalesce(a, false)",
+        "update stock\n    set held = 0",
+    ] {
+        assert!(left_with_a_connection(sql).is_empty(), "{sql}");
+    }
 }
 
 #[test]

@@ -200,11 +200,13 @@ pub enum EventKind {
     StockSet,
     /// What is on hand was changed.
     StockAdjusted,
+    /// Counters, or the open lines of a reservation, were put right from the held reservations.
+    StockRepaired,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Created,
         Self::Extended,
         Self::Paid,
@@ -213,6 +215,7 @@ impl EventKind {
         Self::PaymentRefused,
         Self::StockSet,
         Self::StockAdjusted,
+        Self::StockRepaired,
     ];
 
     /// The word for it in the API and the database.
@@ -226,6 +229,7 @@ impl EventKind {
             Self::PaymentRefused => "payment-refused",
             Self::StockSet => "stock-set",
             Self::StockAdjusted => "stock-adjusted",
+            Self::StockRepaired => "stock-repaired",
         }
     }
 

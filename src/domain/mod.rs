@@ -10,6 +10,7 @@ mod command;
 mod decide;
 mod id;
 mod message;
+mod repair;
 mod reservation;
 mod retry;
 mod snapshot;
@@ -33,6 +34,7 @@ pub use command::{
 pub use decide::{QueueRule, Rules, decide, insufficient};
 pub use id::{Job, JobId, ReservationId};
 pub use message::{Message, PayloadFault};
+pub use repair::{LineRepair, OpenLine, Recount, Unmendable, mend_lines, mend_stock, open_lines};
 pub use reservation::{Line, MAX_LINES, MAX_QUANTITY, Metadata, Reservation, State, Waits};
 pub use retry::{Backoff, Retry, RetryBudget, Setback, Tried};
 pub use snapshot::Snapshot;

@@ -9,6 +9,7 @@ mod cap;
 mod delivery;
 mod lane;
 mod parking;
+mod repair;
 mod replay;
 mod run;
 mod runtime;
@@ -33,6 +34,7 @@ use lane::{Ask, DueAsk, Lane, LaneState};
 use ticket::{Caller, Ticket};
 
 pub use delivery::{Delivered, Deliveries};
+pub use repair::{Finding, RepairRun, Repairer};
 pub use replay::{Cases, Dismissed, ManyReplayed, ReplayMany, Replayed};
 pub use run::{Bounds, BoundsFault, RelayRun, SweepRun};
 pub use runtime::{Runtime, Task, TokioRuntime, to_its_end};

@@ -354,7 +354,7 @@ pub(super) struct EventBody<'a> {
     /// What kind of thing.
     #[schema(value_type = schemas::EventKindWord)]
     kind: &'static str,
-    /// To which reservation; null for stock operations.
+    /// To which reservation; null for what happened to stock.
     #[schema(value_type = Option<schemas::ReservationId>, required)]
     reservation_id: Option<ReservationId>,
     /// When.

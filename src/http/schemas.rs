@@ -166,7 +166,11 @@ schema!(
 );
 schema!(
     EventKindWord,
-    string("What happened.").enum_values(Some(EventKind::ALL.map(EventKind::as_str)))
+    string(
+        "What happened. `stock-repaired` is the mending of a counter that somebody tampered with: \
+         of a row of stock, or of what is kept beside a reservation to find its units by.",
+    )
+    .enum_values(Some(EventKind::ALL.map(EventKind::as_str)))
 );
 schema!(
     Metadata,
@@ -183,7 +187,10 @@ schema!(
     ObjectBuilder::new()
         .schema_type(SchemaType::new(Type::Object))
         .description(Some(
-            "Particulars; which members there are depends on the kind."
+            "Particulars; which members there are depends on the kind. `stock-repaired` has what was \
+             `wrong` (`held-differs`, `row-missing` or `open-lines-differ`) and how it was `before` \
+             and `after`: `on_hand` and `held` of the row that `sku` and `location` name, where \
+             `before` is null if there was no row; or a list of open lines.",
         ))
         .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(true)))
 );

@@ -16,6 +16,7 @@ pub mod postgres;
 mod quarantine;
 mod retention;
 pub mod sqlite;
+mod suspects;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,10 +33,11 @@ pub use self::quarantine::{
     Sighting,
 };
 pub use self::retention::{Horizons, Retention, Step};
+pub use self::suspects::Suspects;
 
 use crate::domain::{
-    AdmissionKey, Changes, Deferral, JobId, Location, PaymentReference, Reservation, ReservationId,
-    Setback, Sku, State, Stock, StockKey, Timestamp,
+    AdmissionKey, Changes, Deferral, JobId, Location, OpenLine, PaymentReference, Reservation,
+    ReservationId, Setback, Sku, State, Stock, StockKey, Timestamp,
 };
 
 /// A database that holds everything Holdfast knows.
@@ -103,6 +105,10 @@ pub trait Store: Send + Sync + 'static {
     /// snapshot, and says row by row where it does not hold. What lies before a horizon (see
     /// [`Horizons`]) is not missed.
     async fn audit(&self) -> Result<Vec<Drift>, StoreError>;
+
+    /// Looks in one snapshot for counters that are not what held reservations claim, at most
+    /// `limit` of each kind. It reads whole tables, as an audit does.
+    async fn suspects(&self, limit: usize) -> Result<Suspects, StoreError>;
 }
 
 /// One batch's transaction. Dropped without a commit, it leaves nothing.
@@ -165,6 +171,12 @@ pub trait Transaction: Send {
         keys: &BTreeSet<AdmissionKey>,
     ) -> Result<BTreeMap<AdmissionKey, i64>, StoreError>;
 
+    /// The units of those of these open lines that exist. The caller has locked the reservations.
+    async fn open_lines(
+        &mut self,
+        lines: &BTreeSet<OpenLine>,
+    ) -> Result<BTreeMap<OpenLine, i64>, StoreError>;
+
     /// Which of these jobs the ledger shows.
     async fn jobs_done(&mut self, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<JobId>, StoreError>;
 
@@ -190,6 +202,13 @@ pub trait Transaction: Send {
         changes: &Changes,
         answers: &[RecordedAnswer],
         now: Timestamp,
+    ) -> Result<(), StoreError>;
+
+    /// Takes open lines away, and puts others in. The caller has locked the reservations.
+    async fn replace_lines(
+        &mut self,
+        closed: &BTreeMap<OpenLine, i64>,
+        opened: &BTreeMap<OpenLine, i64>,
     ) -> Result<(), StoreError>;
 
     /// Moves the next attempt at held reservations, never to before their deadlines, and adds what

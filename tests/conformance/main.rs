@@ -13,6 +13,7 @@ mod database;
 mod outbox;
 mod quarantine;
 mod reads;
+mod repairs;
 mod reservations;
 mod retention;
 mod sqlite_file;
@@ -116,6 +117,11 @@ macro_rules! stores {
                 audit::a_reservation_that_nobody_created_is_found,
                 audit::releases_that_ledger_and_events_tell_differently_are_found,
                 audit::a_hold_that_cannot_be_released_is_found,
+                repairs::what_is_sound_stays_as_it_is,
+                repairs::held_is_counted_anew,
+                repairs::a_row_that_vanished_is_made_again,
+                repairs::more_than_is_on_hand_is_left,
+                repairs::each_repair_is_one_event_and_found_by_nobody_again,
             }
         )+
     };

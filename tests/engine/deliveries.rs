@@ -1,10 +1,11 @@
 //! Expiry jobs that come back: twice, early, late, in the wrong order, for nothing, and all at once.
 
 use futures_util::future::join_all;
-use holdfast::domain::{EventKind, Job, Message, ReservationId, State};
+use holdfast::domain::{EventKind, Job, Message, ReservationId, State, Via};
 use holdfast::store::Store;
 
 use crate::auditor::assert_sound;
+use crate::faulty::{Fault, Step, faulty};
 use crate::scripted::queued;
 use crate::shop::{cancel, extend, homes, pay};
 
@@ -153,6 +154,63 @@ async fn p12_what_is_no_job_goes_into_quarantine_once() {
         assert_eq!(cases[1].sighting.payload, b"\0 no json");
         let name = "sha256:46cc2139667541763dfeeef07460bcf141fc64fbdd29116cc02e2052cde342c8";
         assert_eq!(cases[1].sighting.key, name, "as `sha256sum` says");
+        assert_sound(home.store.as_ref()).await;
+    }
+}
+
+/// kalaspuff/tomodachi PR 2074: a message was remembered and its work was not done, so that each
+/// further delivery was taken for a duplicate. What is remembered here is the work.
+#[tokio::test]
+async fn p5_a_job_whose_first_delivery_came_to_nothing_is_done_by_a_later_one() {
+    for mut home in homes().await {
+        let (store, plan) = faulty(&home.store);
+        home.store = store;
+        let it = queued(&home);
+        it.shop.stock_up("A", 100).await;
+        let mut jobs = Vec::new();
+        for (step, fault) in [
+            (Step::LockReservations, Fault::Unavailable),
+            (Step::JobsDone, Fault::Unavailable),
+            (Step::WriteTransitions, Fault::Unavailable),
+            (Step::WriteRest, Fault::Unavailable),
+            (Step::Commit, Fault::LostAborted),
+        ] {
+            let held = it.shop.hold("A", 1, 60).await;
+            home.clock.advance(60_000);
+            let message = Message::first(held.job());
+            plan.always(step, fault);
+            for _ in 0..2 {
+                let payload = message.payload();
+                let delivered = it.deliveries.deliver(payload.as_bytes(), Via::Push, None);
+                assert!(delivered.await.is_err(), "{step:?} on {}", home.name);
+                assert_eq!(it.shop.state(held.id).await, State::Held, "{step:?}");
+            }
+            plan.heal();
+            // The same message, as often as it comes.
+            for outcome in ["expired", "duplicate", "duplicate", "duplicate"] {
+                assert_eq!(it.deliver(message).await, outcome, "{step:?}");
+            }
+            jobs.push(message);
+        }
+        // All of them once more, in reverse order: it is said what they came to.
+        let many = jobs.len();
+        for message in jobs.into_iter().rev() {
+            assert_eq!(it.deliver(message).await, "duplicate", "{}", home.name);
+        }
+        // One whose hold has moved or was paid meanwhile is told so, and the hold stays.
+        let moved = it.shop.hold("A", 1, 60).await;
+        let paid = it.shop.hold("A", 1, 60).await;
+        it.shop.done(extend(moved.id, 60)).await;
+        it.shop.done(pay(paid.id)).await;
+        home.clock.advance(60_000);
+        for outcome in ["stale", "stale"] {
+            assert_eq!(it.deliver(Message::first(moved.job())).await, outcome);
+        }
+        for outcome in ["paid", "duplicate"] {
+            assert_eq!(it.deliver(Message::first(paid.job())).await, outcome);
+        }
+        assert_eq!(it.shop.state(moved.id).await, State::Held);
+        assert_eq!(expired_events(home.store.as_ref()).await, many);
         assert_sound(home.store.as_ref()).await;
     }
 }

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use holdfast::domain::{
-    AdmissionKey, Changes, Deferral, JobId, PaymentReference, QueueRule, Reservation,
+    AdmissionKey, Changes, Deferral, JobId, OpenLine, PaymentReference, QueueRule, Reservation,
     ReservationId, Stock, StockKey, Timestamp,
 };
 use holdfast::store::{
     Adopted, AdoptionCursor, ApiKeys, Claimed, Drift, Fate, Key, LockedKeys, LockedReservations,
     LockedStock, ManualClock, NextAttempt, NextPublication, Outbox, OutboxDepth, Parked, Postponed,
     Published, Quarantine, RecordedAnswer, RecordedEvent, ReservationFilter, Retention, Sighting,
-    StockFilter, Store, StoreError, Transaction, TransactionId, Wait,
+    StockFilter, Store, StoreError, Suspects, Transaction, TransactionId, Wait,
 };
 use tokio::sync::{Notify, Semaphore};
 
@@ -287,6 +287,10 @@ impl Store for Faulty {
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
         self.inner.audit().await
     }
+
+    async fn suspects(&self, limit: usize) -> Result<Suspects, StoreError> {
+        self.inner.suspects(limit).await
+    }
 }
 
 #[async_trait]
@@ -406,6 +410,21 @@ impl Transaction for FaultyTransaction {
     ) -> Result<BTreeMap<StockKey, i64>, StoreError> {
         self.plan.pass(Step::DueUnits).await?;
         self.inner.due_units(keys, now).await
+    }
+
+    async fn open_lines(
+        &mut self,
+        lines: &BTreeSet<OpenLine>,
+    ) -> Result<BTreeMap<OpenLine, i64>, StoreError> {
+        self.inner.open_lines(lines).await
+    }
+
+    async fn replace_lines(
+        &mut self,
+        closed: &BTreeMap<OpenLine, i64>,
+        opened: &BTreeMap<OpenLine, i64>,
+    ) -> Result<(), StoreError> {
+        self.inner.replace_lines(closed, opened).await
     }
 
     async fn jobs_done(&mut self, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<JobId>, StoreError> {

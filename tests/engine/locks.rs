@@ -28,7 +28,7 @@ async fn begin<'c>(
 }
 
 /// Returns when somebody waits for a lock in this database, which is to be soon.
-async fn until_somebody_waits(watcher: &mut PgConnection) {
+pub async fn until_somebody_waits(watcher: &mut PgConnection) {
     for _ in 0..10_000 {
         let waiting: i64 = sqlx::query_scalar(
             "select count(*) from pg_stat_activity

@@ -21,6 +21,7 @@ use holdfast::store::memory::Memory;
 use holdfast::store::postgres::Postgres;
 use holdfast::store::sqlite::Sqlite;
 use holdfast::store::{Answer, Clock, Key, ManualClock, StockFilter, Store};
+use sqlx::{Connection as _, SqliteConnection};
 
 use crate::world::database::{TestDatabase, database};
 use crate::world::directory::TempDir;
@@ -34,7 +35,7 @@ pub struct Home {
     pub store: Arc<dyn Store>,
     pub clock: Arc<ManualClock>,
     pub database: Option<TestDatabase>,
-    _directory: Option<TempDir>,
+    directory: Option<TempDir>,
 }
 
 pub fn noon() -> Timestamp {
@@ -48,7 +49,7 @@ pub fn memory() -> Home {
         store: Arc::new(Memory::new(Clock::Manual(Arc::clone(&clock)))),
         clock,
         database: None,
-        _directory: None,
+        directory: None,
     }
 }
 
@@ -62,7 +63,7 @@ pub async fn sqlite() -> Home {
         store: Arc::new(store),
         clock,
         database: None,
-        _directory: Some(directory),
+        directory: Some(directory),
     }
 }
 
@@ -75,7 +76,7 @@ pub async fn postgres() -> Home {
         store: Arc::new(connect(&database, kept).await),
         clock,
         database: Some(database),
-        _directory: None,
+        directory: None,
     }
 }
 
@@ -87,7 +88,7 @@ pub async fn postgres_in_real_time() -> Home {
         store: Arc::new(connect(&database, Clock::Database).await),
         clock: ManualClock::at(noon()),
         database: Some(database),
-        _directory: None,
+        directory: None,
     }
 }
 
@@ -100,6 +101,42 @@ async fn connect(database: &TestDatabase, clock: Clock) -> Postgres {
 impl Home {
     pub fn database(&self) -> &TestDatabase {
         self.database.as_ref().expect("a home on PostgreSQL")
+    }
+
+    /// Runs a statement behind the program's back, whatever the constraints of SQLite say to it,
+    /// and says how many rows it changed.
+    pub async fn tamper(&self, statement: &str) -> u64 {
+        let statement = sqlx::AssertSqlSafe(statement.to_owned());
+        if let Some(database) = &self.database {
+            let mut hand = database.connect().await;
+            let done = sqlx::query(statement).execute(&mut hand).await.unwrap();
+            return done.rows_affected();
+        }
+        let mut hand = self.sqlite().await;
+        let unchecked = "pragma ignore_check_constraints = on";
+        sqlx::query(unchecked).execute(&mut hand).await.unwrap();
+        let done = sqlx::query(statement).execute(&mut hand).await.unwrap();
+        hand.close().await.unwrap();
+        done.rows_affected()
+    }
+
+    /// Reads one integer behind the program's back.
+    pub async fn count(&self, query: &str) -> i64 {
+        let query = sqlx::AssertSqlSafe(query.to_owned());
+        let counted = if let Some(database) = &self.database {
+            let mut hand = database.connect().await;
+            sqlx::query_scalar(query).fetch_one(&mut hand).await
+        } else {
+            let mut hand = self.sqlite().await;
+            sqlx::query_scalar(query).fetch_one(&mut hand).await
+        };
+        counted.unwrap()
+    }
+
+    async fn sqlite(&self) -> SqliteConnection {
+        let directory = self.directory.as_ref().expect("a home with a database");
+        let url = directory.sqlite_url();
+        SqliteConnection::connect(&url).await.unwrap()
     }
 
     /// A second program on the same database.

@@ -10,6 +10,7 @@
 mod world;
 
 mod books;
+mod pooler;
 mod raw;
 mod shop;
 
@@ -20,12 +21,15 @@ mod deadlines;
 mod documents;
 mod idempotency;
 mod interference;
+mod kills;
 mod lists;
 mod oversell;
 mod payments;
+mod pooling;
 mod quarantine;
 mod queue;
 mod releases;
+mod repairs;
 mod replays;
 mod runs;
 

@@ -15,6 +15,7 @@ on_each_store!(
     a_late_payment_is_refused_when_part_of_the_stock_is_gone,
     a_late_payment_goes_through_once_stock_is_back,
     a_payment_after_the_release_is_loud,
+    a_refused_payment_leaves_the_remaining_time_as_it_was,
     payments_around_the_deadline_end_once,
     a_cancel_and_a_payment_have_one_winner,
     of_two_payments_one_wins_and_the_other_is_flagged;
@@ -144,6 +145,44 @@ async fn a_payment_after_the_release_is_loud(shop: &mut Shop) {
         (&stock["on_hand"], &stock["available"]),
         (&json!(2), &json!(2))
     );
+}
+
+/// woocommerce/woocommerce#55396: people try again, so that a payment that failed neither gives the
+/// stock back nor buys any time.
+async fn a_refused_payment_leaves_the_remaining_time_as_it_was(shop: &mut Shop) {
+    let client = shop.client();
+    client.put_stock("A", 3).await.expect(200);
+    let held = client.reserve_one("A", 2, 600).await.expect(201);
+    let id = id_of(&held);
+    let long = "p".repeat(256);
+    for body in [
+        json!({ "payment_reference": long }),
+        json!({ "payment_reference": "" }),
+        json!({ "payment_reference": 7 }),
+        json!({ "payment_reference": "pi_1", "declined": true }),
+        json!({ "payment_reference": "pi_1", "on_expired": "extend" }),
+    ] {
+        let refused = client.checkout(id, body).await;
+        assert_eq!(refused.refusal(), (422, "validation"));
+        assert_eq!(client.get_reservation(id).await.expect(200), held);
+    }
+    assert_eq!(books::events(&client).await.len(), 2, "nothing happened");
+    let paid = pay(&client, id, "pi_1", "reject").await.expect(200);
+    assert_eq!(paid["expires_at"], held["expires_at"]);
+    assert_eq!(
+        (&paid["state"], &paid["extensions"]),
+        (&json!("paid"), &json!(0))
+    );
+    // A debit that fails later is a return: the sale stands, and the units come back once.
+    let cancelled = client.cancel(id, json!({})).await;
+    assert_eq!(cancelled.refusal(), (409, "reservation-not-held"));
+    let returning = client.with_key("debit-pi_1-failed");
+    for replayed in [false, true, true] {
+        let answer = returning.adjust_stock("A", 2).await;
+        assert_eq!(answer.is_replayed(), replayed);
+        assert_eq!(answer.expect(200)["on_hand"], 3);
+    }
+    assert_eq!(client.get_stock("A").await.expect(200)["on_hand"], 3);
 }
 
 async fn payments_around_the_deadline_end_once(shop: &mut Shop) {

@@ -48,6 +48,12 @@ impl Emulator {
         assert!(answer.unwrap().status().is_success());
     }
 
+    /// Lets it be as it should be.
+    pub async fn stop_faults(&self) {
+        let answer = http().delete(format!("{}/faults", self.0.url())).send();
+        assert!(answer.await.unwrap().status().is_success());
+    }
+
     pub async fn stats(&self) -> Value {
         let answer = http().get(format!("{}/stats", self.0.url())).send().await;
         answer.unwrap().json().await.unwrap()

@@ -12,7 +12,7 @@ use crate::domain::{
 use crate::store::memory::Memory;
 use crate::store::{
     ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
-    Retention, StockFilter, Store, StoreError, Transaction, TransactionId,
+    Retention, StockFilter, Store, StoreError, Suspects, Transaction, TransactionId,
 };
 
 #[derive(Default)]
@@ -218,6 +218,10 @@ impl Store for Shelf {
     }
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
+        Err(not_here())
+    }
+
+    async fn suspects(&self, _: usize) -> Result<Suspects, StoreError> {
         Err(not_here())
     }
 }

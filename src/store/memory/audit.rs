@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::rows::Rows;
 use crate::domain::{EventKind, Reservation, ReservationId, State, StockKey, Timestamp};
 use crate::store::quarantine::parked_without_case;
-use crate::store::{CaseState, Drift, HOLD, Horizons};
+use crate::store::{CaseState, Drift, HOLD, Horizons, Suspects};
 
 /// A hold that is tried again more than this after its deadline could not be released.
 const PUT_OFF_MS: i64 = 60_000;
@@ -28,8 +28,26 @@ pub(super) fn audit(rows: &Rows, now: Timestamp) -> Vec<Drift> {
     drifts
 }
 
-/// P1, and P8: what stock says is held is what reservations hold.
-fn audit_stock(rows: &Rows, drifts: &mut Vec<Drift>) {
+/// Rows of stock that are not as held reservations say. Nothing else can be so here.
+pub(super) fn suspects(rows: &Rows, limit: usize) -> Suspects {
+    let claimed = claimed(rows);
+    let keys: BTreeSet<_> = rows.stock.keys().chain(claimed.keys()).collect();
+    let is_wrong = |key: &&StockKey| {
+        let units = claimed.get(*key).copied().unwrap_or_default();
+        let stock = rows.stock.get(*key);
+        stock.map_or(0, |stock| stock.held) != units
+            || stock.is_some_and(|stock| !(0..=stock.on_hand).contains(&stock.held))
+    };
+    let stock: BTreeSet<_> = keys.into_iter().filter(is_wrong).take(limit).collect();
+    Suspects {
+        more: stock.len() == limit,
+        stock: stock.into_iter().cloned().collect(),
+        ..Suspects::default()
+    }
+}
+
+/// The units that held reservations claim of each row of stock.
+fn claimed(rows: &Rows) -> BTreeMap<StockKey, i64> {
     let mut claimed: BTreeMap<StockKey, i64> = BTreeMap::new();
     for reservation in rows.reservations.values() {
         if reservation.state == State::Held {
@@ -38,6 +56,12 @@ fn audit_stock(rows: &Rows, drifts: &mut Vec<Drift>) {
             }
         }
     }
+    claimed
+}
+
+/// P1, and P8: what stock says is held is what reservations hold.
+fn audit_stock(rows: &Rows, drifts: &mut Vec<Drift>) {
+    let claimed = claimed(rows);
     let keys: BTreeSet<_> = rows.stock.keys().chain(claimed.keys()).collect();
     for key in keys {
         let row = format!("stock {key}");

@@ -22,7 +22,7 @@ use self::rows::Rows;
 use self::transaction::MemoryTransaction;
 use super::{
     ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
-    Retention, StockFilter, Store, StoreError, Transaction, TransactionId,
+    Retention, StockFilter, Store, StoreError, Suspects, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
 
@@ -171,5 +171,9 @@ impl Store for Memory {
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
         Ok(audit::audit(&self.rows(), self.clock.in_process()))
+    }
+
+    async fn suspects(&self, limit: usize) -> Result<Suspects, StoreError> {
+        Ok(audit::suspects(&self.rows(), limit))
     }
 }

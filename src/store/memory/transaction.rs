@@ -10,8 +10,8 @@ use super::rows::Rows;
 use super::{lock, quarantine};
 use crate::domain::{
     AdmissionKey, Changes, Deferral, Event, EventKind, JobId, LedgerEntry, MAX_ON_HAND, Message,
-    OutboxEntry, PaymentReference, Reservation, ReservationChange, ReservationId, State, Stock,
-    StockDelta, StockKey, Timestamp,
+    OpenLine, OutboxEntry, PaymentReference, Reservation, ReservationChange, ReservationId, State,
+    Stock, StockDelta, StockKey, Timestamp, open_lines,
 };
 use crate::store::{
     Clock, Key, LockedKeys, LockedReservations, LockedStock, RecordedAnswer, RecordedEvent,
@@ -228,6 +228,18 @@ impl Transaction for MemoryTransaction {
         Ok(known.collect())
     }
 
+    async fn open_lines(
+        &mut self,
+        lines: &BTreeSet<OpenLine>,
+    ) -> Result<BTreeMap<OpenLine, i64>, StoreError> {
+        let ids: BTreeSet<_> = lines.iter().map(|line| line.reservation).collect();
+        let held = ids.into_iter().filter_map(|id| self.reservation(id));
+        let open = held
+            .filter(|row| row.state == State::Held)
+            .flat_map(|row| open_lines(&row));
+        Ok(open.filter(|(line, _)| lines.contains(line)).collect())
+    }
+
     async fn jobs_done(&mut self, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<JobId>, StoreError> {
         let rows = lock(&self.committed);
         let done = jobs.iter().filter(|job| rows.ledger.contains_key(*job));
@@ -317,6 +329,15 @@ impl Transaction for MemoryTransaction {
             self.stage_event(event)?;
         }
         Ok(())
+    }
+
+    /// Open lines are derived here from the reservations, and there is nothing to replace.
+    async fn replace_lines(
+        &mut self,
+        closed: &BTreeMap<OpenLine, i64>,
+        opened: &BTreeMap<OpenLine, i64>,
+    ) -> Result<(), StoreError> {
+        counted("replace open_lines", closed.len() + opened.len(), 0)
     }
 
     async fn defer(

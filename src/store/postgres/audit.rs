@@ -43,6 +43,8 @@ macro_rules! claimed {
     };
 }
 
+pub(super) use claimed;
+
 /// Before and at this instant, rows of a table may have been deleted because of their age.
 macro_rules! horizon {
     ($table:literal) => {
@@ -326,7 +328,7 @@ const CASES: &str = "
     WHERE q.source = 'hold' AND q.resolved_at IS NULL";
 
 /// Unlike the rest, an audit reads whole tables, and may take its time.
-const BEGIN: &str = "
+pub(super) const BEGIN: &str = "
     BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
     SET LOCAL statement_timeout = 0;
     SET LOCAL enable_seqscan = on;

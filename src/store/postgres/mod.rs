@@ -18,6 +18,7 @@ mod quarantine;
 mod read;
 mod retention;
 mod row;
+mod suspects;
 mod transaction;
 mod transitions;
 mod write;
@@ -35,7 +36,7 @@ use self::error::store_error;
 use self::transaction::PostgresTransaction;
 use super::{
     ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
-    Retention, StockFilter, Store, StoreError, Transaction, TransactionId,
+    Retention, StockFilter, Store, StoreError, Suspects, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
 
@@ -259,6 +260,10 @@ impl Store for Postgres {
 
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
         audit::audit(self).await
+    }
+
+    async fn suspects(&self, limit: usize) -> Result<Suspects, StoreError> {
+        suspects::find(self, limit).await
     }
 }
 

@@ -7,14 +7,15 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 
 use super::retention::statements as retention;
 use super::{
-    Postgres, admission, audit, deferral, lines, lock, outbox, quarantine, read, transitions, write,
+    Postgres, admission, audit, deferral, lines, lock, outbox, quarantine, read, suspects,
+    transitions, write,
 };
 use crate::domain::QueueRule;
 use crate::store::{
     CaseFilter, CaseState, Clock, Outbox, Parked, Postponed, Published, Quarantine,
 };
 
-const STATEMENTS: [(&str, &str); 59] = [
+const STATEMENTS: [(&str, &str); 60] = [
     ("lock::LOCK_KEYS", lock::LOCK_KEYS),
     ("lock::READ_KEYS", lock::READ_KEYS),
     ("lock::LOCK_RESERVATIONS", lock::LOCK_RESERVATIONS),
@@ -30,6 +31,7 @@ const STATEMENTS: [(&str, &str); 59] = [
     ("lock::REFUSED_PAYMENTS", lock::REFUSED_PAYMENTS),
     ("lines::CLOSE_LINES", lines::CLOSE_LINES),
     ("lines::MOVE_LINES", lines::MOVE_LINES),
+    ("lines::FIND_LINES", lines::FIND_LINES),
     ("transitions::RELEASE", transitions::RELEASE),
     (
         "transitions::MOVE_RESERVATIONS",
@@ -187,6 +189,9 @@ async fn every_statement_finds_its_rows_by_an_index() {
         use_the_outbox(&store, &mut session).await;
         for check in audit::CHECKS {
             plan(&mut session, check.promise, check.sql).await;
+        }
+        for (name, sql) in suspects::LOOKS {
+            plan(&mut session, name, sql).await;
         }
     })
     .await;

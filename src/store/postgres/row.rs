@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::instant::Instant;
 use crate::domain::{
-    ApiKey, ApiKeyId, Event, EventKind, Job, Line, Location, MAX_QUANTITY, Message, Reservation,
-    ReservationId, Sku, State, Stock, StockKey, Text, Timestamp, Waits,
+    ApiKey, ApiKeyId, Event, EventKind, Job, Line, Location, MAX_QUANTITY, Message, OpenLine,
+    Reservation, ReservationId, Sku, State, Stock, StockKey, Text, Timestamp, Waits,
 };
 use crate::store::{
     ActionKind, Answer, CorruptRow, Key, QuarantineCase, RecordedAction, RecordedAnswer,
@@ -144,6 +144,19 @@ pub(super) fn stock_key(row: &PgRow, table: &'static str) -> Result<StockKey, Co
     let location: Location = fields.text("location")?;
     let sku: Sku = fields.text("sku")?;
     Ok(StockKey { location, sku })
+}
+
+/// The name of a row of `open_lines`.
+pub(super) fn open_line(row: &PgRow) -> Result<OpenLine, CorruptRow> {
+    let table = "open_lines";
+    let key = stock_key(row, table)?;
+    let name = || key.to_string();
+    let expires_at = Fields { row, table, name }.instant("expires_at")?;
+    Ok(OpenLine {
+        expires_at,
+        reservation: reservation_id(row, table, "reservation_id")?,
+        key,
+    })
 }
 
 /// A row of stock, with its due units in a column `due`.

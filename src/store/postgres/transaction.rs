@@ -8,9 +8,10 @@ use sqlx::query::Query;
 
 use super::error::{is_refusal, store_error};
 use super::instant::Instant;
-use super::{admission, deferral, lock, row, transitions, write};
+use super::{admission, deferral, lines, lock, row, transitions, write};
 use crate::domain::{
-    AdmissionKey, Changes, Deferral, JobId, PaymentReference, ReservationId, StockKey, Timestamp,
+    AdmissionKey, Changes, Deferral, JobId, OpenLine, PaymentReference, ReservationId, StockKey,
+    Timestamp,
 };
 use crate::store::{
     Clock, Key, LockedKeys, LockedReservations, LockedStock, RecordedAnswer, Sighting, StoreError,
@@ -167,6 +168,13 @@ impl Transaction for PostgresTransaction {
         admission::lock(self, keys).await
     }
 
+    async fn open_lines(
+        &mut self,
+        lines: &BTreeSet<OpenLine>,
+    ) -> Result<BTreeMap<OpenLine, i64>, StoreError> {
+        lines::find(self, lines).await
+    }
+
     async fn jobs_done(&mut self, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<JobId>, StoreError> {
         lock::jobs_done(self, jobs).await
     }
@@ -194,6 +202,14 @@ impl Transaction for PostgresTransaction {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         write::rest(self, changes, answers, now).await
+    }
+
+    async fn replace_lines(
+        &mut self,
+        closed: &BTreeMap<OpenLine, i64>,
+        opened: &BTreeMap<OpenLine, i64>,
+    ) -> Result<(), StoreError> {
+        lines::replace(self, closed, opened).await
     }
 
     async fn defer(

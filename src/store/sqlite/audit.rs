@@ -44,8 +44,6 @@ pub(super) async fn audit(readers: &SqlitePool, now: Timestamp) -> Result<Vec<Dr
     Ok(drifts)
 }
 
-// Lines that are no JSON count as none, so that what they should hold is found missing.
-
 /// Enough to see what kind of thing is wrong.
 const MOST: i64 = 1_000;
 
@@ -104,6 +102,20 @@ macro_rules! horizon {
     };
 }
 
+/// The lines of held reservations. What is no JSON, or no list of objects, counts as none.
+macro_rules! held_lines {
+    () => {
+        "
+                FROM reservations
+                CROSS JOIN json_each(
+                    iif(json_valid(reservations.lines), reservations.lines, '[]')
+                ) AS line
+                WHERE reservations.state = 'held'
+                  AND line.type = 'object'"
+    };
+}
+pub(super) use held_lines;
+
 pub(super) const CHECKS: &[Check] = &[
     // No oversell.
     Check {
@@ -120,16 +132,14 @@ pub(super) const CHECKS: &[Check] = &[
     // What stock says is held is what reservations hold.
     Check {
         promise: "P8",
-        sql: "
+        sql: concat!(
+            "
             WITH claimed AS (
                 SELECT line.value ->> 'location' AS location,
                        line.value ->> 'sku' AS sku,
-                       sum(line.value ->> 'quantity') AS units
-                FROM reservations
-                CROSS JOIN json_each(
-                    iif(json_valid(reservations.lines), reservations.lines, '[]')
-                ) AS line
-                WHERE reservations.state = 'held'
+                       sum(line.value ->> 'quantity') AS units",
+            held_lines!(),
+            "
                 GROUP BY 1, 2
             )
             SELECT NULL AS reservation_id,
@@ -140,23 +150,22 @@ pub(super) const CHECKS: &[Check] = &[
             FULL JOIN stock USING (location, sku)
             WHERE coalesce(claimed.units, 0) <> coalesce(stock.held, 0)
             LIMIT ?2
-        ",
+        "
+        ),
     },
     // Open lines are the lines of held reservations, but not of those that were given up.
     Check {
         promise: "P8",
-        sql: "
+        sql: concat!(
+            "
             WITH claimed AS (
                 SELECT line.value ->> 'location' AS location,
                        line.value ->> 'sku' AS sku,
                        reservations.expires_at AS expires_at,
                        reservations.id AS reservation_id,
-                       sum(line.value ->> 'quantity') AS units
-                FROM reservations
-                CROSS JOIN json_each(
-                    iif(json_valid(reservations.lines), reservations.lines, '[]')
-                ) AS line
-                WHERE reservations.state = 'held'
+                       sum(line.value ->> 'quantity') AS units",
+            held_lines!(),
+            "
                   AND reservations.attempt_at < 253402300799999
                 GROUP BY reservations.id, 1, 2
             )
@@ -169,7 +178,8 @@ pub(super) const CHECKS: &[Check] = &[
             FULL JOIN open_lines USING (location, sku, expires_at, reservation_id)
             WHERE claimed.units IS NOT open_lines.quantity
             LIMIT ?2
-        ",
+        "
+        ),
     },
     // A reservation leaves held once; only reacquired ones are paid after that.
     Check {

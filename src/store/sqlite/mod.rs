@@ -15,6 +15,7 @@ mod read;
 mod retention;
 mod row;
 mod statement;
+mod suspects;
 mod transaction;
 mod write;
 
@@ -35,7 +36,7 @@ use self::error::store_error;
 use self::transaction::SqliteTransaction;
 use super::{
     ApiKeys, Clock, Drift, Fate, NextAttempt, Outbox, Quarantine, RecordedEvent, ReservationFilter,
-    Retention, StockFilter, Store, StoreError, Transaction, TransactionId,
+    Retention, StockFilter, Store, StoreError, Suspects, Transaction, TransactionId,
 };
 use crate::domain::{Reservation, ReservationId, Stock, StockKey, Timestamp};
 
@@ -269,6 +270,10 @@ impl Store for Sqlite {
     async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
         audit::audit(&self.readers, self.clock.in_process()).await
     }
+
+    async fn suspects(&self, limit: usize) -> Result<Suspects, StoreError> {
+        suspects::find(&self.readers, limit).await
+    }
 }
 
 #[cfg(test)]
@@ -305,13 +310,14 @@ mod tests {
     #[tokio::test]
     async fn no_check_of_an_audit_compares_each_row_with_each() {
         let (store, file) = open("audit-plans").await;
-        for check in audit::CHECKS {
-            let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", check.sql));
+        let checks = audit::CHECKS.iter().map(|check| (check.promise, check.sql));
+        for (name, sql) in checks.chain(suspects::LOOKS) {
+            let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
             let steps = sqlx::query(explain).fetch_all(&store.writer).await.unwrap();
             for step in steps {
                 let step: &str = step.get("detail");
                 let joins = step.starts_with("SCAN") && step.contains("LEFT-JOIN");
-                assert!(!joins, "{}: {step}", check.promise);
+                assert!(!joins, "{name}: {step}");
             }
         }
         store.close().await;

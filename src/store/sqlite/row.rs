@@ -9,8 +9,8 @@ use sqlx::{Decode, Row, Sqlite, Type};
 use uuid::Uuid;
 
 use crate::domain::{
-    ApiKey, ApiKeyId, Event, EventKind, Job, Line, MAX_LINES, MAX_QUANTITY, Message, Reservation,
-    ReservationId, State, Stock, StockKey, Text, Timestamp, Waits,
+    ApiKey, ApiKeyId, Event, EventKind, Job, Line, MAX_LINES, MAX_QUANTITY, Message, OpenLine,
+    Reservation, ReservationId, State, Stock, StockKey, Text, Timestamp, Waits,
 };
 use crate::store::{
     ActionKind, Answer, CorruptRow, Key, QuarantineCase, RecordedAction, RecordedAnswer,
@@ -197,6 +197,23 @@ pub(super) fn stock_key(row: &SqliteRow, table: &'static str) -> Result<StockKey
     Ok(StockKey {
         location: columns.text("location")?,
         sku: columns.text("sku")?,
+    })
+}
+
+/// The name of a row of `open_lines`.
+pub(super) fn open_line(row: &SqliteRow) -> Result<OpenLine, CorruptRow> {
+    let table = "open_lines";
+    let key = stock_key(row, table)?;
+    let name = key.to_string();
+    let columns = Columns {
+        row,
+        table,
+        key: name,
+    };
+    Ok(OpenLine {
+        key,
+        expires_at: columns.instant("expires_at")?,
+        reservation: columns.id("reservation_id")?,
     })
 }
 

@@ -13,8 +13,8 @@ use super::read::at_most;
 use super::row::{self, select_reservations};
 use super::write::{self, json_array};
 use crate::domain::{
-    AdmissionKey, Changes, Deferral, JobId, PaymentReference, Reservation, ReservationId, StockKey,
-    Timestamp,
+    AdmissionKey, Changes, Deferral, JobId, OpenLine, PaymentReference, Reservation, ReservationId,
+    StockKey, Timestamp,
 };
 use crate::store::{
     Clock, CorruptRow, Key, LockedKeys, LockedReservations, LockedStock, RecordedAnswer, Sighting,
@@ -218,6 +218,37 @@ impl Transaction for SqliteTransaction {
         deferral::lock_admission(&mut self.connection, keys).await
     }
 
+    async fn open_lines(
+        &mut self,
+        lines: &BTreeSet<OpenLine>,
+    ) -> Result<BTreeMap<OpenLine, i64>, StoreError> {
+        let rows = sqlx::query(
+            "
+            SELECT location, sku, expires_at, reservation_id, quantity
+            FROM open_lines
+            WHERE (location, sku, expires_at, reservation_id) IN (
+                SELECT value ->> 'location',
+                       value ->> 'sku',
+                       value ->> 'expires_at',
+                       value ->> 'reservation_id'
+                FROM json_each(?1)
+            )
+            ",
+        )
+        .bind(json_array(
+            lines.iter().map(|line| write::line_row(line, 0)),
+        )?)
+        .fetch_all(&mut *self.connection)
+        .await
+        .map_err(store_error)?;
+        rows.iter()
+            .map(|row| {
+                let units = row.try_get("quantity").map_err(store_error)?;
+                Ok((row::open_line(row)?, units))
+            })
+            .collect()
+    }
+
     async fn jobs_done(&mut self, jobs: &BTreeSet<JobId>) -> Result<BTreeSet<JobId>, StoreError> {
         let done: Vec<JobId> = sqlx::query_scalar(
             "
@@ -270,6 +301,14 @@ impl Transaction for SqliteTransaction {
     ) -> Result<(), StoreError> {
         let unwanted = self.made.difference(&changes.new_stock);
         write::rest(&mut self.connection, unwanted, changes, answers, now).await
+    }
+
+    async fn replace_lines(
+        &mut self,
+        closed: &BTreeMap<OpenLine, i64>,
+        opened: &BTreeMap<OpenLine, i64>,
+    ) -> Result<(), StoreError> {
+        write::replace_lines(&mut self.connection, closed, opened).await
     }
 
     async fn defer(

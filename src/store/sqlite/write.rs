@@ -1,7 +1,7 @@
 //! What a batch writes: for each table one statement, which is handed all its rows as one JSON
 //! array and must change just as many.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -15,7 +15,7 @@ use super::statement::{
     INSERT_RESERVATIONS, MOVE_OPEN_LINES, RECORD_ANSWERS, Statement, UPDATE_RESERVATIONS,
     UPDATE_STOCK,
 };
-use crate::domain::{Changes, Reservation, State, StockKey, Timestamp};
+use crate::domain::{Changes, OpenLine, Reservation, State, StockKey, Timestamp};
 use crate::store::{RecordedAnswer, StoreError};
 
 /// Writes changed reservations, each under its guard, with their open lines and the ledger.
@@ -59,6 +59,23 @@ pub(super) async fn transitions(
     MOVE_OPEN_LINES.run(connection, moved, now).await?;
     DELETE_OPEN_LINES.run(connection, closed, now).await?;
     INSERT_LEDGER.run(connection, ledger.collect(), now).await
+}
+
+/// Takes open lines away, and puts others in.
+pub(super) async fn replace_lines(
+    connection: &mut SqliteConnection,
+    closed: &BTreeMap<OpenLine, i64>,
+    opened: &BTreeMap<OpenLine, i64>,
+) -> Result<(), StoreError> {
+    let rows = |lines: &BTreeMap<OpenLine, i64>| {
+        let rows = lines.iter().map(|(line, units)| line_row(line, *units));
+        rows.collect()
+    };
+    let never = Timestamp::EPOCH; // Neither statement looks at the time.
+    DELETE_OPEN_LINES
+        .run(connection, rows(closed), never)
+        .await?;
+    INSERT_OPEN_LINES.run(connection, rows(opened), never).await
 }
 
 /// Makes the rows of stock that do not exist, and says which those were.
@@ -193,14 +210,24 @@ fn open_lines(
     reservation: &Reservation,
     expires_at: Timestamp,
 ) -> impl Iterator<Item = Value> + use<> {
-    let id = reservation.id.as_uuid().to_string();
+    let reservation_id = reservation.id;
     reservation.units().into_iter().map(move |(key, quantity)| {
-        let mut row = key_row(&key);
-        row["expires_at"] = json!(expires_at.as_millis());
-        row["reservation_id"] = json!(id);
-        row["quantity"] = json!(quantity);
-        row
+        let line = OpenLine {
+            key,
+            expires_at,
+            reservation: reservation_id,
+        };
+        line_row(&line, quantity)
     })
+}
+
+/// A row of `open_lines`.
+pub(super) fn line_row(line: &OpenLine, quantity: i64) -> Value {
+    let mut row = key_row(&line.key);
+    row["expires_at"] = json!(line.expires_at.as_millis());
+    row["reservation_id"] = json!(line.reservation.as_uuid().to_string());
+    row["quantity"] = json!(quantity);
+    row
 }
 
 fn answer_row(recorded: &RecordedAnswer) -> Value {
