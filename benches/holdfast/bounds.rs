@@ -1,4 +1,5 @@
-//! How late a hold is at most when something is missing: the queue, or one of two instances.
+//! How late a hold is at most when something is missing: the queue, one of two instances, or
+//! permits.
 
 use std::time::Duration;
 
@@ -24,16 +25,20 @@ const BOUND_MS: f64 = 1_000.0;
 /// How much later still after a restart, in milliseconds.
 const RESTART_MS: f64 = 2_000.0;
 
+/// How many may expire in a second, and at once, where permits are missing.
+const PER_SECOND: f64 = 500.0;
+
 /// What is missing.
 enum Missing {
     Queue,
     OneOfTwo,
     OnlyOne,
+    Permits,
 }
 
 /// What is measured: its name, what is missing, and the largest lateness there may be, in
 /// milliseconds.
-const CASES: [(&str, Missing, f64); 3] = [
+const CASES: [(&str, Missing, f64); 4] = [
     (
         "no queue, a sweep with 2 s of grace: largest",
         Missing::Queue,
@@ -48,6 +53,11 @@ const CASES: [(&str, Missing, f64); 3] = [
         "the only instance killed and started again: largest",
         Missing::OnlyOne,
         BOUND_MS + RESTART_MS,
+    ),
+    (
+        "2,500 due in a second, 500 released per second: largest",
+        Missing::Permits,
+        (HOLDS as f64 / PER_SECOND - 1.0) * 1_000.0 + BOUND_MS,
     ),
 ];
 
@@ -65,6 +75,7 @@ pub async fn measure(report: &mut Report) {
                 Missing::Queue => sweep_alone(&database, &mut rows).await,
                 Missing::OneOfTwo => one_of_two_killed(&database, &mut rows).await,
                 Missing::OnlyOne => killed_and_started_again(&database, &mut rows).await,
+                Missing::Permits => paced(&database, &mut rows).await,
             };
             figures.push(percentile(&releases.decided, 100));
             audit(&database.url());
@@ -120,4 +131,12 @@ async fn killed_and_started_again(database: &TestDatabase, rows: &mut PgConnecti
         ServerProcess::start(&url, &SETTINGS)
     };
     tokio::join!(due_over_ten_seconds(rows), kill).0
+}
+
+/// All are due within a second, and the last of them has its permit four seconds after the first.
+async fn paced(database: &TestDatabase, rows: &mut PgConnection) -> Releases {
+    let rate = PER_SECOND.to_string();
+    let pace = [("HOLDFAST_ADMISSION_RATE", rate.as_str())];
+    let _server = ServerProcess::start(&database.url(), &[&SETTINGS[..], &pace].concat());
+    releases_of(rows, HOLDS, LEAD_SECONDS, 1.0).await
 }

@@ -18,8 +18,8 @@ use serde_json::Value;
 
 use super::Runtime;
 use crate::domain::{
-    Changes, Event, OpenLine, Recount, ReservationId, StockKey, Timestamp, Unmendable, mend_lines,
-    mend_stock, open_lines,
+    Changes, Event, OpenLine, Recount, ReservationId, StockKey, Unmendable, mend_lines, mend_stock,
+    open_lines,
 };
 use crate::store::{Store, StoreError, Suspects, Transaction, Wait};
 
@@ -305,13 +305,12 @@ impl Repairer {
             stock = made.filter(|made| made.on_hand > 0 || made.held > 0);
         }
         let now = tx.now().await?;
-        // By the end of time all that is open is due.
-        let open = tx.due_units(&keys, Timestamp::MAX).await?;
+        let claimed = tx.claimed_units(key).await?;
         let planned = self.planned.get(key).copied().unwrap_or_default();
         let recount = Recount {
             key: key.clone(),
             stock,
-            claimed: open.get(key).copied().unwrap_or_default() + planned,
+            claimed: claimed + planned,
             at_least: self.doubt,
         };
         let changes = match mend_stock(&recount, now) {

@@ -171,6 +171,10 @@ pub trait Transaction: Send {
         keys: &BTreeSet<AdmissionKey>,
     ) -> Result<BTreeMap<AdmissionKey, i64>, StoreError>;
 
+    /// The units of this row of stock that its open lines have, and the holds whose release was
+    /// given up, which have none; both in one snapshot. The caller has locked the row.
+    async fn claimed_units(&mut self, key: &StockKey) -> Result<i64, StoreError>;
+
     /// The units of those of these open lines that exist. The caller has locked the reservations.
     async fn open_lines(
         &mut self,

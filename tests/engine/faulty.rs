@@ -412,6 +412,10 @@ impl Transaction for FaultyTransaction {
         self.inner.due_units(keys, now).await
     }
 
+    async fn claimed_units(&mut self, key: &StockKey) -> Result<i64, StoreError> {
+        self.inner.claimed_units(key).await
+    }
+
     async fn open_lines(
         &mut self,
         lines: &BTreeSet<OpenLine>,

@@ -228,6 +228,14 @@ impl Transaction for MemoryTransaction {
         Ok(known.collect())
     }
 
+    async fn claimed_units(&mut self, key: &StockKey) -> Result<i64, StoreError> {
+        let rows = lock(&self.committed);
+        let open = rows.due_units(key, Timestamp::MAX);
+        let parked = rows.reservations.values().filter(|row| row.is_parked());
+        let parked = parked.filter_map(|row| row.units().get(key).copied());
+        Ok(open + parked.sum::<i64>())
+    }
+
     async fn open_lines(
         &mut self,
         lines: &BTreeSet<OpenLine>,

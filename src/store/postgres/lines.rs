@@ -104,6 +104,26 @@ async fn take_away(
         .await
 }
 
+/// What is parked is found by its attempt, and is little. Lines that cannot be read count as none.
+pub(super) const CLAIMED_UNITS: &str = r#"
+    SELECT
+        (
+            SELECT coalesce(sum(l.quantity), 0)
+            FROM open_lines AS l
+            WHERE l.location = $1 AND l.sku = $2
+        )::bigint
+        + (
+            SELECT coalesce(sum(number::numeric), 0)
+            FROM reservations AS r
+            CROSS JOIN LATERAL jsonb_path_query(r.lines, '$[*]') AS line
+            CROSS JOIN LATERAL
+                jsonb_path_query(line, '$.quantity ? (@.type() == "number")') AS number
+            WHERE r.state = 'held'
+                AND r.attempt_at = $3
+                AND line ->> 'location' = $1
+                AND line ->> 'sku' = $2
+        )::bigint AS units"#;
+
 pub(super) const MOVE_LINES: &str = "
     UPDATE open_lines AS l
     SET expires_at = u.moved_to

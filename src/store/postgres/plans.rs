@@ -15,7 +15,7 @@ use crate::store::{
     CaseFilter, CaseState, Clock, Outbox, Parked, Postponed, Published, Quarantine,
 };
 
-const STATEMENTS: [(&str, &str); 60] = [
+const STATEMENTS: [(&str, &str); 61] = [
     ("lock::LOCK_KEYS", lock::LOCK_KEYS),
     ("lock::READ_KEYS", lock::READ_KEYS),
     ("lock::LOCK_RESERVATIONS", lock::LOCK_RESERVATIONS),
@@ -31,6 +31,7 @@ const STATEMENTS: [(&str, &str); 60] = [
     ("lock::REFUSED_PAYMENTS", lock::REFUSED_PAYMENTS),
     ("lines::CLOSE_LINES", lines::CLOSE_LINES),
     ("lines::MOVE_LINES", lines::MOVE_LINES),
+    ("lines::CLAIMED_UNITS", lines::CLAIMED_UNITS),
     ("lines::FIND_LINES", lines::FIND_LINES),
     ("transitions::RELEASE", transitions::RELEASE),
     (

@@ -168,6 +168,15 @@ impl Transaction for PostgresTransaction {
         admission::lock(self, keys).await
     }
 
+    async fn claimed_units(&mut self, key: &StockKey) -> Result<i64, StoreError> {
+        let query = sqlx::query(lines::CLAIMED_UNITS)
+            .bind(key.location.as_str())
+            .bind(key.sku.as_str())
+            .bind(Instant(Timestamp::MAX));
+        let row = self.fetch_one(query).await?;
+        Ok(row::value(&row, "units")?)
+    }
+
     async fn open_lines(
         &mut self,
         lines: &BTreeSet<OpenLine>,

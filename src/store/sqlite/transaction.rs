@@ -218,6 +218,36 @@ impl Transaction for SqliteTransaction {
         deferral::lock_admission(&mut self.connection, keys).await
     }
 
+    async fn claimed_units(&mut self, key: &StockKey) -> Result<i64, StoreError> {
+        sqlx::query_scalar(
+            "
+            SELECT (
+                       SELECT coalesce(sum(quantity), 0)
+                       FROM open_lines
+                       WHERE location = ?1
+                         AND sku = ?2
+                   ) + (
+                       SELECT coalesce(sum(line.value ->> 'quantity'), 0)
+                       FROM reservations
+                       CROSS JOIN json_each(
+                           iif(json_valid(reservations.lines), reservations.lines, '[]')
+                       ) AS line
+                       WHERE reservations.state = 'held'
+                         AND reservations.attempt_at = ?3
+                         AND line.type = 'object'
+                         AND line.value ->> 'location' = ?1
+                         AND line.value ->> 'sku' = ?2
+                   )
+            ",
+        )
+        .bind(key.location.as_str())
+        .bind(key.sku.as_str())
+        .bind(Timestamp::MAX.as_millis())
+        .fetch_one(&mut *self.connection)
+        .await
+        .map_err(store_error)
+    }
+
     async fn open_lines(
         &mut self,
         lines: &BTreeSet<OpenLine>,
